@@ -1,0 +1,1 @@
+//! The World of Holdfast as a seeded simulation

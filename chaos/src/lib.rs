@@ -1,0 +1,1 @@
+//! Real kills on a real node

@@ -1,0 +1,161 @@
+//! The journal: every operation is written down whole before its first step, so that after a kill at any
+//! step the next start finishes it or undoes it, and says which.
+//!
+//! Begin and end are durable over power loss. Progress marks are durable over a kill only: after power loss
+//! no step's effect on the kernel exists any more, and steps on disk are idempotent.
+
+use crate::{
+    id::{ContainerId, NetworkId, OperationId, SandboxId},
+    plan::Step,
+    record::Change,
+    time::Wall,
+};
+use alloc::{string::String, vec::Vec};
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// What an operation does; names it for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperationKind {
+    /// Creates and starts a container.
+    RunContainer,
+    /// Starts a stopped container.
+    StartContainer,
+    /// Stops a container.
+    StopContainer,
+    /// Stops and starts a container in its sandbox.
+    RestartContainer,
+    /// Removes a container.
+    RemoveContainer,
+    /// Creates a pod's sandbox.
+    CreatePod,
+    /// Removes a pod and its members.
+    RemovePod,
+    /// Creates a network.
+    CreateNetwork,
+    /// Removes a network.
+    RemoveNetwork,
+}
+
+impl fmt::Display for OperationKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RunContainer => "run container",
+            Self::StartContainer => "start container",
+            Self::StopContainer => "stop container",
+            Self::RestartContainer => "restart container",
+            Self::RemoveContainer => "remove container",
+            Self::CreatePod => "create pod",
+            Self::RemovePod => "remove pod",
+            Self::CreateNetwork => "create network",
+            Self::RemoveNetwork => "remove network",
+        })
+    }
+}
+
+/// The objects an operation works on; two operations on one object never run at once.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// A sandbox with all its members.
+    Sandbox(SandboxId),
+    /// One container.
+    Container(ContainerId),
+    /// A network.
+    Network(NetworkId),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sandbox(id) => write!(f, "sandbox {id}"),
+            Self::Container(id) => write!(f, "container {id}"),
+            Self::Network(id) => write!(f, "network {id}"),
+        }
+    }
+}
+
+/// What to do with an operation whose daemon died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resume {
+    /// Nobody was told that it succeeded: take it back. The choice for everything that makes something.
+    Undo,
+    /// Half of it cannot be taken back: finish it. The choice for everything that ends something.
+    Finish,
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Running forwards; so many steps are done.
+    Forward {
+        /// Steps whose effect is recorded.
+        done: u32,
+    },
+    /// Undoing, from the step of this number downwards.
+    Backward {
+        /// Steps that still may have an effect.
+        left: u32,
+    },
+}
+
+/// An open operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationRecord {
+    /// Identity.
+    pub id: OperationId,
+    /// What it does.
+    pub kind: OperationKind,
+    /// What it works on, the first being what it is about.
+    pub subjects: Vec<Subject>,
+    /// The name that people know the first subject by.
+    pub name: String,
+    /// The whole plan.
+    pub steps: Vec<Step>,
+    /// How far it is.
+    pub phase: Phase,
+    /// What the next start does with it.
+    pub resume: Resume,
+    /// Changes of the records that complete it.
+    pub on_done: Vec<Change>,
+    /// Changes of the records that complete its undo.
+    pub on_undone: Vec<Change>,
+    /// The daemon that runs it; of an older one, it is an orphan.
+    pub daemon_generation: u64,
+    /// When it was accepted.
+    pub started: Wall,
+}
+
+/// What became of an orphan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// What it did.
+    pub kind: OperationKind,
+    /// What it was about.
+    pub name: String,
+    /// Finished or undone.
+    pub how: Resume,
+    /// How many steps had been recorded when its daemon died.
+    pub steps_done: u32,
+    /// How many steps it has.
+    pub steps: u32,
+    /// What failed on the way; empty when all went well.
+    pub failures: Vec<String>,
+}
+
+impl fmt::Display for Resumed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.how {
+            Resume::Undo => "undone",
+            Resume::Finish => "finished",
+        };
+        write!(
+            f,
+            "{} {} was interrupted after step {} of {}: {how}",
+            self.kind, self.name, self.steps_done, self.steps
+        )
+    }
+}

@@ -1,0 +1,171 @@
+//! What the node looks like, read once and never changed: every decision of a pass is taken from one of these.
+
+use crate::{
+    id::{BootId, ContainerId, NetworkId, ProcessRef, SandboxId, Slot},
+    record::{NamespaceId, NamespaceIds, PortRecord},
+    time::Mono,
+};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+use serde::{Deserialize, Serialize};
+
+/// Something alive through which namespaces can be entered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keeper {
+    /// The pin.
+    Pin(ProcessRef),
+    /// The daemon's own file descriptors (kept over its restarts by the service manager, where there is one).
+    Descriptors,
+    /// The control.
+    Control(ProcessRef),
+    /// A container's monitor, which lives in the node's namespaces.
+    Monitor(ContainerId, ProcessRef),
+    /// The uplink helper: its open tap leads to the router's netns, nothing else.
+    Uplink(ProcessRef),
+    /// A container's own process: leads to the user namespace, never to the router.
+    Workload(ContainerId, ProcessRef),
+}
+
+/// A keeper and what it leads to, found by looking (and compared with the recorded namespaces).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperObserved {
+    /// Which.
+    pub keeper: Keeper,
+    /// Leads to the node's user namespace.
+    pub user: bool,
+    /// Leads to the router's network namespace.
+    pub net: bool,
+    /// Leads to the node's mount namespace.
+    pub mount: bool,
+}
+
+/// What answered on the control's socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControlObserved {
+    /// Nothing listens.
+    #[default]
+    Absent,
+    /// It answered the handshake, speaks this build's protocol and lives in the router.
+    Answering(ProcessRef),
+    /// It answered, but is another build, or lives in another router: to be replaced.
+    Foreign(ProcessRef, String),
+    /// Something accepted or holds the socket and does not answer in time.
+    Silent(Option<ProcessRef>),
+}
+
+/// The uplink helper.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UplinkObserved {
+    /// None runs.
+    #[default]
+    Absent,
+    /// It answers on its API socket and serves the router.
+    Serving {
+        /// The helper.
+        process: ProcessRef,
+        /// What it really forwards.
+        ports: BTreeSet<PortRecord>,
+    },
+    /// It runs and does not answer, or serves another namespace: to be replaced.
+    Broken(ProcessRef, String),
+}
+
+/// What is alive of the processes and namespaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeepersObserved {
+    /// The living pin, in the recorded namespaces.
+    pub pin: Option<ProcessRef>,
+    /// Every other way into the namespaces, in no order.
+    pub keepers: Vec<KeeperObserved>,
+    /// The control.
+    pub control: ControlObserved,
+}
+
+/// What the router holds; asked of the control, hence only where one answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouterObserved {
+    /// The namespaces the control lives in.
+    pub namespaces: NamespaceIds,
+    /// Networks whose bridge is up with its addresses.
+    pub networks: BTreeMap<NetworkId, BridgeObserved>,
+    /// Links plugged into a bridge: slot → bridge's network index.
+    pub plugged: BTreeMap<Slot, PlugObserved>,
+    /// Bound sandboxes and the network namespace that is bound.
+    pub sandboxes: BTreeMap<SandboxId, NamespaceId>,
+    /// What the kernel's rule sets hold.
+    pub ruleset: RulesetObserved,
+}
+
+/// A bridge in the router.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BridgeObserved {
+    /// The network's index.
+    pub index: u16,
+    /// Up and running with gateway addresses and isolation settings as planned.
+    pub complete: bool,
+}
+
+/// The host end of an attachment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlugObserved {
+    /// Index of the network whose bridge it is a port of; `None` if it is no port.
+    pub network_index: Option<u16>,
+    /// Up, and isolated as planned.
+    pub complete: bool,
+    /// The network namespace of the other end, where the kernel tells.
+    pub peer: Option<NamespaceId>,
+}
+
+/// Whether the kernel's rules are what was last asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulesetObserved {
+    /// The base chains and sets exist exactly once, in this build's version.
+    pub base: bool,
+    /// Digest of the elements, comparable with [`crate::ruleset::Ruleset::digest`].
+    pub digest: u64,
+}
+
+/// A container as its files, its monitor and its process show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerObserved {
+    /// The living first process.
+    pub init: Option<ProcessRef>,
+    /// The network namespace of `init`.
+    pub netns: Option<NamespaceId>,
+    /// The living monitor.
+    pub monitor: Option<ProcessRef>,
+    /// How the recorded incarnation ended, if anything tells.
+    pub exit: Option<ExitObserved>,
+    /// Runtime state, mounts or files of a start exist, so there is something to delete.
+    pub remains: bool,
+}
+
+/// Evidence of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitObserved {
+    /// Exit code, 128 + signal for a death by signal; `None` when it ended and nobody could read how.
+    pub code: Option<i32>,
+}
+
+/// The whole observation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    /// When it was made.
+    pub at: Mono,
+    /// The running boot.
+    pub boot_id: BootId,
+    /// Processes and namespaces.
+    pub keepers: KeepersObserved,
+    /// The uplink helper.
+    pub uplink: UplinkObserved,
+    /// The router, if a control answers.
+    pub router: Option<RouterObserved>,
+    /// Containers by identity; every recorded one has an entry.
+    pub containers: BTreeMap<ContainerId, ContainerObserved>,
+}

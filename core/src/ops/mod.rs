@@ -1,0 +1,3 @@
+//! Operations: what a user can ask for, decided into journaled plans.
+
+pub mod request;

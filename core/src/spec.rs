@@ -1,0 +1,165 @@
+//! What a user asked for, complete: create stores these, and start, restart and recovery read nothing else.
+
+use crate::id::{ImageId, NetworkId};
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use core::{fmt, net::Ipv4Addr};
+use serde::{Deserialize, Serialize};
+
+/// Where a container's root filesystem comes from. It is always the lower layer of an overlay: never written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RootSource {
+    /// A directory on the host, absolute.
+    Directory(String),
+    /// A loaded image.
+    Image(ImageId),
+}
+
+/// A bind mount of a host path into a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BindMount {
+    /// Absolute path on the host.
+    pub source: String,
+    /// Absolute path in the container.
+    pub target: String,
+    /// Whether the container may only read.
+    pub read_only: bool,
+}
+
+/// When a container that ended by itself is started again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartPolicy {
+    /// Never.
+    #[default]
+    No,
+    /// When the exit code is not 0 (or cannot be known), at most so many times; `None` is without limit.
+    OnFailure {
+        /// The most restarts.
+        retries_max: Option<u32>,
+    },
+    /// Whatever the exit code.
+    Always,
+    /// Like always; a container that the user stopped stays stopped over a restart of the node.
+    UnlessStopped,
+}
+
+impl fmt::Display for RestartPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::No => f.write_str("no"),
+            Self::OnFailure { retries_max: None } => f.write_str("on-failure"),
+            Self::OnFailure { retries_max: Some(retries) } => write!(f, "on-failure:{retries}"),
+            Self::Always => f.write_str("always"),
+            Self::UnlessStopped => f.write_str("unless-stopped"),
+        }
+    }
+}
+
+/// Everything needed to start a container, again and again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContainerSpec {
+    /// The root filesystem.
+    pub root: RootSource,
+    /// What the user called the root (image reference or directory), for people.
+    pub root_name: String,
+    /// The whole argument vector, image defaults resolved; never through a shell; never empty.
+    pub argv: Vec<String>,
+    /// Environment in order, image defaults first; a later entry of the same name wins.
+    pub env: Vec<(String, String)>,
+    /// Absolute working directory.
+    pub working_dir: String,
+    /// Numeric user in the container.
+    pub uid: u32,
+    /// Numeric group in the container.
+    pub gid: u32,
+    /// Bind mounts, in order.
+    pub mounts: Vec<BindMount>,
+    /// When to start it again after it ended by itself.
+    pub restart: RestartPolicy,
+    /// Signal number that asks it to end.
+    pub stop_signal: u32,
+    /// How long it may take to end before it is killed, in milliseconds.
+    pub stop_grace_ms: u64,
+    /// Labels, for people and selectors.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Transport protocol of a published port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// The IANA protocol number.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// A port of the host that leads to a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortSpec {
+    /// Address on the host; 0.0.0.0 is every address.
+    pub host_address: Ipv4Addr,
+    /// Port on the host.
+    pub host_port: u16,
+    /// Port in the sandbox.
+    pub target_port: u16,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}->{}/{}", self.host_address, self.host_port, self.target_port, self.protocol)
+    }
+}
+
+/// What a user may say of a network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkSpec {
+    /// IPv4 subnet as (address, prefix length); `None` takes a free one.
+    pub subnet4: Option<(Ipv4Addr, u8)>,
+    /// Without a way out through the uplink.
+    pub internal: bool,
+    /// Largest packet of the links, in bytes; `None` is the default.
+    pub mtu_bytes: Option<u32>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What a pod is made from, besides its members.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxSpec {
+    /// Networks in the order of the interfaces eth0, eth1, ….
+    pub networks: Vec<NetworkId>,
+    /// Published ports.
+    pub ports: Vec<PortSpec>,
+    /// Host name inside.
+    pub hostname: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+}

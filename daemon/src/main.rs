@@ -1,0 +1,2 @@
+//! holdfast
+fn main() {}
