@@ -18,6 +18,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationKind {
+    /// Brings up what all workloads stand on.
+    BringUp,
+    /// Brings one workload back.
+    Recover,
     /// Creates and starts a container.
     RunContainer,
     /// Starts a stopped container.
@@ -41,6 +45,8 @@ pub enum OperationKind {
 impl fmt::Display for OperationKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::BringUp => "bring up",
+            Self::Recover => "recover",
             Self::RunContainer => "run container",
             Self::StartContainer => "start container",
             Self::StopContainer => "stop container",
@@ -58,6 +64,8 @@ impl fmt::Display for OperationKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
+    /// The node: pin, control, rules. While it is worked on, nothing else begins.
+    Node,
     /// A sandbox with all its members.
     Sandbox(SandboxId),
     /// One container.
@@ -69,6 +77,7 @@ pub enum Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Node => f.write_str("node"),
             Self::Sandbox(id) => write!(f, "sandbox {id}"),
             Self::Container(id) => write!(f, "container {id}"),
             Self::Network(id) => write!(f, "network {id}"),
@@ -84,6 +93,8 @@ pub enum Resume {
     Undo,
     /// Half of it cannot be taken back: finish it. The choice for everything that ends something.
     Finish,
+    /// It was a repair, planned from what was seen then: forget the plan and look again.
+    Replan,
 }
 
 /// How far an operation is.
@@ -151,6 +162,7 @@ impl fmt::Display for Resumed {
         let how = match self.how {
             Resume::Undo => "undone",
             Resume::Finish => "finished",
+            Resume::Replan => "planned again",
         };
         write!(
             f,

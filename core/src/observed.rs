@@ -144,6 +144,19 @@ pub struct ContainerObserved {
     pub exit: Option<ExitObserved>,
     /// Runtime state, mounts or files of a start exist, so there is something to delete.
     pub remains: bool,
+    /// What the records said when it was looked at. Filled in by the driver, not by a backend: a container
+    /// that was started since then must not be mistaken for a dead one.
+    #[serde(default)]
+    pub basis: Option<Basis>,
+}
+
+/// The part of a container's record that an observation of it depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Basis {
+    /// The recorded start.
+    pub incarnation: u32,
+    /// Its recorded first process.
+    pub init: Option<ProcessRef>,
 }
 
 /// Evidence of an end.

@@ -138,6 +138,8 @@ pub enum Step {
     StopControl(ProcessRef),
     /// Starts a control in the pin's namespaces and waits until it answers.
     StartControl,
+    /// Ends the pin; only when the node is taken down.
+    StopPin(ProcessRef),
     /// Ends an uplink helper that does not serve.
     StopUplink(ProcessRef),
     /// Starts the uplink helper and waits until it is ready.
@@ -207,6 +209,7 @@ impl Step {
             | Self::EnterUserNamespace(_)
             | Self::StopControl(_)
             | Self::StartControl
+            | Self::StopPin(_)
             | Self::StopUplink(_)
             | Self::StartUplink
             | Self::EnsureRuleset(_)
@@ -255,6 +258,7 @@ impl fmt::Display for Step {
             Self::EnterUserNamespace(keeper) => write!(f, "build a router in the user namespace of {keeper}"),
             Self::StopControl(process) => write!(f, "stop control ({process})"),
             Self::StartControl => f.write_str("start control"),
+            Self::StopPin(process) => write!(f, "stop pin ({process})"),
             Self::StopUplink(process) => write!(f, "stop uplink ({process})"),
             Self::StartUplink => f.write_str("start uplink"),
             Self::EnsureRuleset(ruleset) => {

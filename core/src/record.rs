@@ -173,8 +173,10 @@ pub enum RunState {
         init: ProcessRef,
         /// Its monitor (conmon).
         monitor: ProcessRef,
-        /// When it started.
+        /// When it started, for people.
         since: Wall,
+        /// When it started, on the clock of `init`'s boot.
+        since_mono: Mono,
     },
     /// Ended; to be started again not before a time of this boot.
     Waiting {
@@ -284,6 +286,8 @@ pub struct Records {
     pub operations: BTreeMap<OperationId, OperationRecord>,
     /// Records that could not be read: reported, kept, never treated as absent.
     pub quarantined: Vec<Quarantined>,
+    /// Counts the changes applied since this value was made; not stored.
+    pub revision: u64,
 }
 
 /// A stored record that could not be understood.
@@ -328,6 +332,7 @@ pub enum Change {
 impl Records {
     /// Applies one change.
     pub fn apply(&mut self, change: Change) {
+        self.revision += 1;
         match change {
             Change::Node(record) => self.node = Some(record),
             Change::Network(record) => drop(self.networks.insert(record.id.clone(), record)),

@@ -39,61 +39,46 @@ pub enum Element {
 
 impl Element {
     fn hash(&self) -> u64 {
-        // FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/ ; a digest, not a defence.
-        let mut bytes = Vec::with_capacity(32);
-        let put4 = |bytes: &mut Vec<u8>, address: Ipv4Addr| bytes.extend(address.octets());
+        let fnv = Fnv::default();
         match *self {
-            Self::Group4(address, group) => {
-                bytes.push(1);
-                put4(&mut bytes, address);
-                bytes.extend(group.to_be_bytes());
-            }
-            Self::Member4(group, address) => {
-                bytes.push(2);
-                bytes.extend(group.to_be_bytes());
-                put4(&mut bytes, address);
-            }
-            Self::Egress4(address) => {
-                bytes.push(3);
-                put4(&mut bytes, address);
-            }
+            Self::Group4(address, group) => fnv.put(&[1]).put(&address.octets()).put(&group.to_be_bytes()),
+            Self::Member4(group, address) => fnv.put(&[2]).put(&group.to_be_bytes()).put(&address.octets()),
+            Self::Egress4(address) => fnv.put(&[3]).put(&address.octets()),
             Self::Source4(slot, mac, address) => {
-                bytes.push(4);
-                bytes.extend(slot.0.to_be_bytes());
-                bytes.extend(mac);
-                put4(&mut bytes, address);
+                fnv.put(&[4]).put(&slot.0.to_be_bytes()).put(&mac).put(&address.octets())
             }
-            Self::Group6(address, group) => {
-                bytes.push(5);
-                bytes.extend(address.octets());
-                bytes.extend(group.to_be_bytes());
-            }
-            Self::Member6(group, address) => {
-                bytes.push(6);
-                bytes.extend(group.to_be_bytes());
-                bytes.extend(address.octets());
-            }
-            Self::Egress6(address) => {
-                bytes.push(7);
-                bytes.extend(address.octets());
-            }
+            Self::Group6(address, group) => fnv.put(&[5]).put(&address.octets()).put(&group.to_be_bytes()),
+            Self::Member6(group, address) => fnv.put(&[6]).put(&group.to_be_bytes()).put(&address.octets()),
+            Self::Egress6(address) => fnv.put(&[7]).put(&address.octets()),
             Self::Source6(slot, mac, address) => {
-                bytes.push(8);
-                bytes.extend(slot.0.to_be_bytes());
-                bytes.extend(mac);
-                bytes.extend(address.octets());
+                fnv.put(&[8]).put(&slot.0.to_be_bytes()).put(&mac).put(&address.octets())
             }
-            Self::Forward4(protocol, port, address, target) => {
-                bytes.push(9);
-                bytes.push(protocol.number());
-                bytes.extend(port.to_be_bytes());
-                put4(&mut bytes, address);
-                bytes.extend(target.to_be_bytes());
-            }
+            Self::Forward4(protocol, port, address, target) => fnv
+                .put(&[9, protocol.number()])
+                .put(&port.to_be_bytes())
+                .put(&address.octets())
+                .put(&target.to_be_bytes()),
         }
-        bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
+        .0
+    }
+}
+
+/// FNV-1a, 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>; a digest, not a defence.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn put(self, bytes: &[u8]) -> Self {
+        Self(
+            bytes
+                .iter()
+                .fold(self.0, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)),
+        )
     }
 }
 
@@ -112,15 +97,28 @@ impl Ruleset {
 
     /// What the records say the tables should hold: the elements of every sandbox that is to be plugged.
     pub fn desired(records: &Records) -> Self {
-        let members = records.members_by_sandbox();
         let mut elements = BTreeSet::new();
-        for sandbox in records.sandboxes.values() {
-            let members = members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default();
-            if crate::bring_up::wants_plug(sandbox, members) {
-                elements.extend(sandbox_elements(records, sandbox));
-            }
-        }
+        visit_desired(records, &mut |element| {
+            elements.insert(element);
+        });
         Self { elements }
+    }
+
+    /// The digest of [`Self::desired`] without building it: this is asked on every pass.
+    pub fn desired_digest(records: &Records) -> u64 {
+        let mut sum = 0_u64;
+        visit_desired(records, &mut |element| sum = sum.wrapping_add(element.hash()));
+        sum
+    }
+}
+
+fn visit_desired(records: &Records, visit: &mut dyn FnMut(Element)) {
+    let members = records.members_by_sandbox();
+    for sandbox in records.sandboxes.values() {
+        let members = members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default();
+        if crate::bring_up::wants_plug(sandbox, members) {
+            visit_sandbox(records, sandbox, visit);
+        }
     }
 }
 
@@ -130,33 +128,36 @@ pub fn digest<'a>(elements: impl Iterator<Item = &'a Element>) -> u64 {
 }
 
 /// The elements that one sandbox adds.
-pub fn sandbox_elements(records: &Records, sandbox: &SandboxRecord) -> Vec<Element> {
-    let mut elements = Vec::new();
-    for attachment in &sandbox.attachments {
-        let egress = records.networks.get(&attachment.network).is_some_and(|network| !network.spec.internal);
-        attachment_elements(attachment, egress, &mut elements);
-    }
-    if let Some(first) = sandbox.attachments.first() {
-        elements.extend(sandbox.ports.iter().map(|port| port_element(port, first.ipv4)));
-    }
+pub fn sandbox_elements(records: &Records, sandbox: &SandboxRecord) -> BTreeSet<Element> {
+    let mut elements = BTreeSet::new();
+    visit_sandbox(records, sandbox, &mut |element| {
+        elements.insert(element);
+    });
     elements
 }
 
-fn attachment_elements(attachment: &AttachmentRecord, egress: bool, elements: &mut Vec<Element>) {
-    let AttachmentRecord { slot, group, ipv4, ipv6, mac, .. } = *attachment;
-    elements.extend([
-        Element::Group4(ipv4, group),
-        Element::Member4(group, ipv4),
-        Element::Source4(slot, mac, ipv4),
-        Element::Group6(ipv6, group),
-        Element::Member6(group, ipv6),
-        Element::Source6(slot, mac, ipv6),
-    ]);
-    if egress {
-        elements.extend([Element::Egress4(ipv4), Element::Egress6(ipv6)]);
+fn visit_sandbox(records: &Records, sandbox: &SandboxRecord, visit: &mut dyn FnMut(Element)) {
+    for attachment in &sandbox.attachments {
+        let egress = records.networks.get(&attachment.network).is_some_and(|network| !network.spec.internal);
+        visit_attachment(attachment, egress, visit);
+    }
+    if let Some(first) = sandbox.attachments.first() {
+        for PortRecord { spec, router_port } in &sandbox.ports {
+            visit(Element::Forward4(spec.protocol, *router_port, first.ipv4, spec.target_port));
+        }
     }
 }
 
-fn port_element(port: &PortRecord, target: Ipv4Addr) -> Element {
-    Element::Forward4(port.spec.protocol, port.router_port, target, port.spec.target_port)
+fn visit_attachment(attachment: &AttachmentRecord, egress: bool, visit: &mut dyn FnMut(Element)) {
+    let AttachmentRecord { slot, group, ipv4, ipv6, mac, .. } = *attachment;
+    visit(Element::Group4(ipv4, group));
+    visit(Element::Member4(group, ipv4));
+    visit(Element::Source4(slot, mac, ipv4));
+    visit(Element::Group6(ipv6, group));
+    visit(Element::Member6(group, ipv6));
+    visit(Element::Source6(slot, mac, ipv6));
+    if egress {
+        visit(Element::Egress4(ipv4));
+        visit(Element::Egress6(ipv6));
+    }
 }
