@@ -28,5 +28,6 @@ pub mod restart;
 pub mod ruleset;
 pub mod spec;
 pub mod status;
+pub mod steps;
 pub mod time;
 pub mod world;

@@ -1,0 +1,197 @@
+//! What one sandbox needs, and the mildest cure that gives it.
+
+use super::{View, settle};
+use crate::{
+    cure::Cure,
+    id::{ProcessRef, SandboxId},
+    journal::Subject,
+    observed::ContainerObserved,
+    plan::{AttachmentPlan, Step},
+    record::{Change, ContainerRecord, Desired, NamespaceId, RunState, SandboxKind, SandboxRecord},
+    steps,
+};
+use alloc::{string::String, vec::Vec};
+
+/// The steps of one sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// The name people know it by.
+    pub name: String,
+    /// Its steps, in order.
+    pub steps: Vec<Step>,
+    /// What they amount to.
+    pub cure: Cure,
+    /// What is written down before the first of them.
+    pub intent: Vec<Change>,
+}
+
+/// Whether a sandbox is to exist and be plugged: a pod always, a single container's while it is to run.
+pub fn wants_plug(sandbox: &SandboxRecord, members: &[&ContainerRecord]) -> bool {
+    sandbox.kind == SandboxKind::Pod || members.iter().any(|member| member.wants_to_run())
+}
+
+/// A member beside what was seen of it.
+struct Member<'a> {
+    record: &'a ContainerRecord,
+    seen: &'a ContainerObserved,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn wants_plug(&'a self, sandbox: &SandboxRecord, members: &[&'a ContainerRecord]) -> bool {
+        sandbox.kind == SandboxKind::Pod || members.iter().any(|member| self.effective(member).wants_to_run())
+    }
+
+    /// The cure of a sandbox that is to be plugged, and its work, if any.
+    pub(super) fn plan_sandbox(
+        &'a self,
+        sandbox: &'a SandboxRecord,
+        members: &[&'a ContainerRecord],
+    ) -> (Option<Cure>, Option<Work>) {
+        let wanted = self.wants_plug(sandbox, members);
+        let held = self.is_held(sandbox, members);
+        let seen: Option<Vec<Member<'a>>> = members.iter().map(|record| self.member(record)).collect();
+        let Some(members) = seen.filter(|_| !held) else {
+            // An operation works on it, or began and ended since the observation: nothing is known of it.
+            return (wanted.then(|| self.survived()), None);
+        };
+        if wanted { self.repair(sandbox, &members) } else { (None, self.tear_down(sandbox, &members)) }
+    }
+
+    fn is_held(&self, sandbox: &SandboxRecord, members: &[&ContainerRecord]) -> bool {
+        !self.busy.is_empty()
+            && (self.is_busy(&Subject::Sandbox(sandbox.id.clone()))
+                || members.iter().any(|member| self.is_busy(&Subject::Container(member.id.clone()))))
+    }
+
+    fn member(&'a self, record: &'a ContainerRecord) -> Option<Member<'a>> {
+        let seen = self.observed.containers.get(&record.id)?;
+        settle::is_current(record, seen).then(|| Member { record: self.effective(record), seen })
+    }
+
+    fn repair(&'a self, sandbox: &'a SandboxRecord, members: &[Member<'a>]) -> (Option<Cure>, Option<Work>) {
+        let living: Option<(&ProcessRef, Option<NamespaceId>)> =
+            members.iter().find_map(|member| Some((member.seen.init.as_ref()?, member.seen.netns)));
+        let netns = living.and_then(|(_, netns)| netns);
+        let bound = self.router.sandboxes.get(&sandbox.id).copied();
+        let mut cure = self.survived();
+        let mut steps = Vec::new();
+        if bound.is_none_or(|bound| netns.is_some_and(|netns| netns != bound)) {
+            cure = cure.max(match &living {
+                // Only the bind is lost, and with it nothing that a packet could notice.
+                Some(_) if self.all_plugged(sandbox, netns) => cure,
+                None if members.iter().any(|member| member.record.wants_to_run()) => Cure::Restarted,
+                Some(_) | None => Cure::Replugged,
+            });
+            steps.extend(steps::sandbox_up(self.records, sandbox, living.map(|(init, _)| init.clone())));
+        } else {
+            for plan in steps::attachment_plans(self.records, sandbox) {
+                if !self.is_plugged(&plan, bound) {
+                    cure = cure.max(Cure::Replugged);
+                    steps.push(Step::Attach(plan));
+                }
+            }
+            steps.extend(
+                sandbox.ports.iter().filter(|port| !self.forwarded(port)).copied().map(Step::Publish),
+            );
+        }
+        let mut intent = Vec::new();
+        for member in members {
+            let started = self.member_steps(sandbox, member, &mut steps, &mut intent);
+            if started {
+                cure = cure.max(Cure::Restarted);
+            }
+        }
+        let work = (!steps.is_empty()).then(|| Work {
+            sandbox: sandbox.id.clone(),
+            name: sandbox.name.clone(),
+            steps,
+            cure,
+            intent,
+        });
+        (Some(cure), work)
+    }
+
+    fn all_plugged(&self, sandbox: &SandboxRecord, netns: Option<NamespaceId>) -> bool {
+        steps::attachment_plans(self.records, sandbox).iter().all(|plan| self.is_plugged(plan, netns))
+    }
+
+    fn is_plugged(&self, plan: &AttachmentPlan, netns: Option<NamespaceId>) -> bool {
+        self.router.plugged.get(&plan.slot).is_some_and(|plug| {
+            plug.complete
+                && plug.network_index == Some(plan.network_index)
+                && plug.peer.is_none_or(|peer| Some(peer) == netns)
+        })
+    }
+
+    /// Adds what one member needs; `true` when it is started.
+    fn member_steps(
+        &self,
+        sandbox: &SandboxRecord,
+        member: &Member<'_>,
+        steps: &mut Vec<Step>,
+        intent: &mut Vec<Change>,
+    ) -> bool {
+        let Member { record, seen } = member;
+        if seen.init.is_some() {
+            if record.desired == Desired::Stopped {
+                // The user stopped it, and whoever did so died before it had ended.
+                steps.push(steps::stop_step(record, record.spec.stop_grace_ms));
+            }
+            return false;
+        }
+        if !self.is_due(record) {
+            if seen.remains {
+                steps.push(Step::CleanContainer(record.id.clone(), record.incarnation));
+            }
+            return false;
+        }
+        if record.incarnation > 0 {
+            steps.push(Step::CleanContainer(record.id.clone(), record.incarnation));
+        }
+        let mut next = (*record).clone();
+        next.incarnation += 1;
+        next.restarts = next.restarts.saturating_add(1);
+        steps.push(Step::StartContainer(steps::container_plan(self.records, sandbox, &next)));
+        intent.push(Change::Container(next));
+        true
+    }
+
+    /// Whether a member that does not live is to be started now.
+    fn is_due(&self, record: &ContainerRecord) -> bool {
+        record.wants_to_run()
+            && match &record.state {
+                RunState::Waiting { not_before, boot_id, .. } => {
+                    boot_id != &self.observed.boot_id || *not_before <= self.observed.at
+                }
+                RunState::Created | RunState::Running { .. } => true,
+                RunState::Exited { .. } | RunState::Failed { .. } => false,
+            }
+    }
+
+    /// A single container that is not to run leaves nothing but its record and its files.
+    fn tear_down(&'a self, sandbox: &'a SandboxRecord, members: &[Member<'a>]) -> Option<Work> {
+        let mut steps = Vec::new();
+        for Member { record, seen } in members {
+            if seen.init.is_some() {
+                steps.push(steps::stop_step(record, record.spec.stop_grace_ms));
+            } else if seen.remains {
+                steps.push(Step::CleanContainer(record.id.clone(), record.incarnation));
+            }
+        }
+        let plugged =
+            sandbox.attachments.iter().any(|attachment| self.router.plugged.contains_key(&attachment.slot));
+        let published = sandbox.ports.iter().any(|port| self.forwarded(port));
+        if plugged || published || self.router.sandboxes.contains_key(&sandbox.id) {
+            steps.extend(steps::sandbox_down(self.records, sandbox));
+        }
+        (!steps.is_empty()).then(|| Work {
+            sandbox: sandbox.id.clone(),
+            name: sandbox.name.clone(),
+            steps,
+            cure: Cure::Untouched,
+            intent: Vec::new(),
+        })
+    }
+}

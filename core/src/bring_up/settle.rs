@@ -1,0 +1,124 @@
+//! What an observation tells of containers that the records do not know yet: starts that were not recorded,
+//! and ends that nobody was there to see.
+
+use super::case::Case;
+use crate::{
+    id::ContainerId,
+    journal::Subject,
+    observed::{ContainerObserved, ExitObserved, Observed},
+    record::{ContainerRecord, Desired, Records, RunState},
+    restart,
+    time::{Mono, Wall},
+};
+use alloc::collections::{BTreeMap, BTreeSet};
+
+/// The containers whose records change, and the earliest restart that is held back.
+#[derive(Default)]
+pub(super) struct Settled {
+    pub(super) containers: BTreeMap<ContainerId, ContainerRecord>,
+    pub(super) next_due: Option<Mono>,
+}
+
+/// SIGKILL and SIGTERM as exit codes: what a container ends with when the node goes down around it.
+const KILLED: i32 = 128 + 9;
+const TERMINATED: i32 = 128 + 15;
+
+pub(super) fn settle(
+    observed: &Observed,
+    records: &Records,
+    wall: Wall,
+    busy: &BTreeSet<Subject>,
+) -> Settled {
+    let (case, _) = super::decide(observed);
+    let mut settled = Settled::default();
+    for container in records.containers.values() {
+        let Some(seen) = observed.containers.get(&container.id).filter(|seen| is_current(container, seen))
+        else {
+            continue;
+        };
+        if !busy.is_empty()
+            && (busy.contains(&Subject::Container(container.id.clone()))
+                || busy.contains(&Subject::Sandbox(container.sandbox.clone())))
+        {
+            continue;
+        }
+        if let Some(next) = next_record(observed, case, container, seen, wall) {
+            settled.containers.insert(container.id.clone(), next);
+        }
+        let effective = settled.containers.get(&container.id).unwrap_or(container);
+        if let RunState::Waiting { not_before, boot_id, .. } = &effective.state
+            && effective.desired == Desired::Running
+            && boot_id == &observed.boot_id
+            && *not_before > observed.at
+        {
+            settled.next_due = Some(settled.next_due.map_or(*not_before, |due| due.min(*not_before)));
+        }
+    }
+    settled
+}
+
+/// Whether the observation was made of the start that the record speaks of.
+pub(super) fn is_current(container: &ContainerRecord, seen: &ContainerObserved) -> bool {
+    seen.basis.as_ref().is_none_or(|basis| {
+        basis.incarnation == container.incarnation
+            && basis.init.as_ref() == container.running().map(|(init, _)| init)
+    })
+}
+
+fn next_record(
+    observed: &Observed,
+    case: Case,
+    container: &ContainerRecord,
+    seen: &ContainerObserved,
+    wall: Wall,
+) -> Option<ContainerRecord> {
+    if let Some(init) = &seen.init {
+        // It lives. If the record says otherwise, its start was never written down.
+        let known = container.running().is_some_and(|(recorded, _)| recorded == init);
+        let monitor = seen.monitor.clone().unwrap_or_else(|| init.clone());
+        return (!known).then(|| ContainerRecord {
+            state: RunState::Running { init: init.clone(), monitor, since: wall, since_mono: observed.at },
+            ..container.clone()
+        });
+    }
+    if container.running().is_none() {
+        return None;
+    }
+    match &seen.exit {
+        Some(exit) if container.desired == Desired::Stopped => Some(ContainerRecord {
+            state: RunState::Exited { exit_code: exit.code, at: wall },
+            ..container.clone()
+        }),
+        None if container.desired == Desired::Stopped => Some(ContainerRecord {
+            state: RunState::Exited { exit_code: None, at: wall },
+            ..container.clone()
+        }),
+        Some(exit) if !died_with_the_node(observed, case, container, exit) => {
+            Some(restart::after_exit(container, exit.code, observed.at, wall, &observed.boot_id))
+        }
+        // No exit of its own: it died with the node, or its monitor did before it could tell. It is lost, and
+        // the cure for that is a restart at once, whatever the policy for ends of its own says.
+        Some(_) | None => {
+            let exit_code = seen.exit.and_then(|exit| exit.code);
+            Some(ContainerRecord {
+                state: RunState::Waiting {
+                    exit_code,
+                    not_before: Mono(0),
+                    boot_id: observed.boot_id.clone(),
+                },
+                ..container.clone()
+            })
+        }
+    }
+}
+
+/// A signal that ended it while everything else ended too, or in another boot, was not meant for it.
+fn died_with_the_node(
+    observed: &Observed,
+    case: Case,
+    container: &ContainerRecord,
+    exit: &ExitObserved,
+) -> bool {
+    let another_boot = container.running().is_some_and(|(init, _)| init.boot_id != observed.boot_id);
+    (case == Case::Rebuild || another_boot) && matches!(exit.code, Some(KILLED | TERMINATED) | None)
+}

@@ -1,0 +1,127 @@
+//! The steps of a sandbox and of a container, made in one place from their records: create, start, restart and
+//! recovery cannot differ.
+
+use crate::{
+    id::{ProcessRef, SandboxId},
+    plan::{AttachmentPlan, ContainerPlan, NetworkPlan, RootfsPlan, SandboxPlan, Step},
+    record::{AttachmentRecord, ContainerRecord, NetworkRecord, Records, SandboxRecord},
+    ruleset,
+    spec::RootSource,
+};
+use alloc::{format, string::String, vec::Vec};
+
+/// MTU of links whose network names none, in bytes: slirp4netns's tap takes packets of this size.
+pub const MTU_BYTES_DEFAULT: u32 = 1500;
+
+/// The bridge of a network.
+pub fn network_plan(network: &NetworkRecord) -> NetworkPlan {
+    NetworkPlan {
+        id: network.id.clone(),
+        index: network.index,
+        gateway4: (network.gateway4, network.prefix4),
+        gateway6: (network.gateway6, 64),
+        mtu_bytes: network.spec.mtu_bytes.unwrap_or(MTU_BYTES_DEFAULT),
+    }
+}
+
+/// The namespaces of a sandbox, new or from a living member.
+pub fn sandbox_plan(sandbox: &SandboxRecord, rebind: Option<ProcessRef>) -> SandboxPlan {
+    SandboxPlan { id: sandbox.id.clone(), hostname: sandbox.spec.hostname.clone(), rebind }
+}
+
+/// One link of a sandbox; `None` when its network's record is missing (quarantined).
+pub fn attachment_plan(
+    records: &Records,
+    sandbox: &SandboxId,
+    attachment: &AttachmentRecord,
+    default_route: bool,
+) -> Option<AttachmentPlan> {
+    let network = records.networks.get(&attachment.network)?;
+    Some(AttachmentPlan {
+        sandbox: sandbox.clone(),
+        slot: attachment.slot,
+        network_index: network.index,
+        link_name: attachment.link_name.clone(),
+        ifindex: attachment.ifindex,
+        mac: attachment.mac,
+        ipv4: attachment.ipv4,
+        ipv6: attachment.ipv6,
+        gateway4: network.gateway4,
+        gateway6: network.gateway6,
+        subnet4: (network.subnet4, network.prefix4),
+        subnet6: (network.subnet6, 64),
+        default_route,
+        mtu_bytes: network.spec.mtu_bytes.unwrap_or(MTU_BYTES_DEFAULT),
+    })
+}
+
+/// All links of a sandbox, in order; the first has the default route.
+pub fn attachment_plans(records: &Records, sandbox: &SandboxRecord) -> Vec<AttachmentPlan> {
+    sandbox
+        .attachments
+        .iter()
+        .enumerate()
+        .filter_map(|(number, attachment)| attachment_plan(records, &sandbox.id, attachment, number == 0))
+        .collect()
+}
+
+/// Brings a sandbox up. Rules come before links, so that no packet meets a missing rule; ports come last, so
+/// that nothing is published that leads nowhere.
+pub fn sandbox_up(records: &Records, sandbox: &SandboxRecord, rebind: Option<ProcessRef>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    steps.push(Step::AddElements(ruleset::sandbox_elements(records, sandbox)));
+    steps.push(Step::EnsureSandbox(sandbox_plan(sandbox, rebind)));
+    steps.extend(attachment_plans(records, sandbox).into_iter().map(Step::Attach));
+    steps.extend(sandbox.ports.iter().copied().map(Step::Publish));
+    steps
+}
+
+/// Takes a sandbox down: the exact reverse of bringing it up.
+pub fn sandbox_down(records: &Records, sandbox: &SandboxRecord) -> Vec<Step> {
+    let up = sandbox_up(records, sandbox, None);
+    crate::plan::undo_of(&up, up.len())
+}
+
+/// One start of a container, everything from its record.
+pub fn container_plan(
+    records: &Records,
+    sandbox: &SandboxRecord,
+    container: &ContainerRecord,
+) -> ContainerPlan {
+    let spec = &container.spec;
+    let layers = match &spec.root {
+        RootSource::Directory(_) => Vec::new(),
+        RootSource::Image(image) => {
+            records.images.get(image).map(|image| image.layers.clone()).unwrap_or_default()
+        }
+    };
+    let mut hosts: Vec<(String, String)> = Vec::new();
+    for attachment in &sandbox.attachments {
+        hosts.push((format!("{}", attachment.ipv4), sandbox.spec.hostname.clone()));
+        hosts.push((format!("{}", attachment.ipv6), sandbox.spec.hostname.clone()));
+    }
+    ContainerPlan {
+        id: container.id.clone(),
+        name: container.name.clone(),
+        incarnation: container.incarnation,
+        sandbox: sandbox.id.clone(),
+        rootfs: RootfsPlan { id: container.id.clone(), root: spec.root.clone(), layers },
+        argv: spec.argv.clone(),
+        env: spec.env.clone(),
+        working_dir: spec.working_dir.clone(),
+        user: (spec.uid, spec.gid),
+        mounts: spec.mounts.clone(),
+        hostname: sandbox.spec.hostname.clone(),
+        hosts,
+    }
+}
+
+/// Ends a container's recorded start with the given grace.
+pub fn stop_step(container: &ContainerRecord, grace_ms: u64) -> Step {
+    Step::StopContainer {
+        id: container.id.clone(),
+        incarnation: container.incarnation,
+        signal: container.spec.stop_signal,
+        grace_ms,
+    }
+}
