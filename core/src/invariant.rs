@@ -1,1 +1,173 @@
-//! (in progress)
+//! Invariants over records and observation, by name. The simulator asserts them after every call, the daemon at
+//! the boundaries of a bring-up.
+
+use crate::{
+    alloc_address::{contains4, overlaps4, ports_collide},
+    id::Slot,
+    record::{AttachmentRecord, PortRecord, Records, SandboxRecord},
+};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which, by the name of its function.
+    pub invariant: &'static str,
+    /// What breaks it.
+    pub detail: String,
+}
+
+type Check = fn(&Records) -> Vec<String>;
+
+/// Every invariant of the records, with its name.
+pub const OF_RECORDS: &[(&str, Check)] = &[
+    ("one_owner_per_subnet", one_owner_per_subnet),
+    ("one_owner_per_address", one_owner_per_address),
+    ("one_owner_per_slot", one_owner_per_slot),
+    ("one_owner_per_port", one_owner_per_port),
+    ("one_owner_per_name", one_owner_per_name),
+    ("addresses_lie_in_their_network", addresses_lie_in_their_network),
+    ("groups_do_not_mix", groups_do_not_mix),
+    ("members_have_a_sandbox", members_have_a_sandbox),
+];
+
+/// Checks all of them.
+pub fn check_records(records: &Records) -> Vec<Violation> {
+    let broken = |(invariant, check): &(&'static str, Check)| {
+        let invariant = *invariant;
+        check(records).into_iter().map(move |detail| Violation { invariant, detail })
+    };
+    OF_RECORDS.iter().flat_map(broken).collect()
+}
+
+fn attachments(records: &Records) -> impl Iterator<Item = (&SandboxRecord, &AttachmentRecord)> {
+    records
+        .sandboxes
+        .values()
+        .flat_map(|sandbox| sandbox.attachments.iter().map(move |attachment| (sandbox, attachment)))
+}
+
+/// No two networks share an address.
+pub fn one_owner_per_subnet(records: &Records) -> Vec<String> {
+    let networks: Vec<_> = records.networks.values().collect();
+    let mut broken = Vec::new();
+    for (number, a) in networks.iter().enumerate() {
+        for b in networks.iter().skip(number + 1) {
+            if overlaps4((a.subnet4, a.prefix4), (b.subnet4, b.prefix4))
+                || a.subnet6 == b.subnet6
+                || a.index == b.index
+            {
+                broken.push(format!("networks {} and {} overlap", a.name, b.name));
+            }
+        }
+    }
+    broken
+}
+
+/// No two attachments, and no gateway, share an address.
+pub fn one_owner_per_address(records: &Records) -> Vec<String> {
+    let mut owners4: BTreeMap<Ipv4Addr, &str> = BTreeMap::new();
+    let mut owners6: BTreeMap<Ipv6Addr, &str> = BTreeMap::new();
+    let mut broken = Vec::new();
+    let gateways =
+        records.networks.values().map(|network| (network.name.as_str(), network.gateway4, network.gateway6));
+    let own = attachments(records).map(|(sandbox, own)| (sandbox.name.as_str(), own.ipv4, own.ipv6));
+    for (name, ipv4, ipv6) in gateways.chain(own) {
+        if let Some(other) = owners4.insert(ipv4, name) {
+            broken.push(format!("{other} and {name} share {ipv4}"));
+        }
+        if let Some(other) = owners6.insert(ipv6, name) {
+            broken.push(format!("{other} and {name} share {ipv6}"));
+        }
+    }
+    broken
+}
+
+/// No two attachments share a slot, and no slot is still to be handed out.
+pub fn one_owner_per_slot(records: &Records) -> Vec<String> {
+    let mut seen: BTreeSet<Slot> = BTreeSet::new();
+    let next = records.node.as_ref().map_or(0, |node| node.slot_next);
+    let shared = |(sandbox, own): (&SandboxRecord, &AttachmentRecord)| {
+        let fresh = seen.insert(own.slot) && own.slot.0 < next;
+        (!fresh).then(|| {
+            format!("slot {} of {} has another owner or is still to be handed out", own.slot.0, sandbox.name)
+        })
+    };
+    attachments(records).filter_map(shared).collect()
+}
+
+/// No two published ports want the same of the host or of the router.
+pub fn one_owner_per_port(records: &Records) -> Vec<String> {
+    let ports: Vec<(&str, &PortRecord)> = records
+        .sandboxes
+        .values()
+        .flat_map(|sandbox| sandbox.ports.iter().map(|port| (sandbox.name.as_str(), port)))
+        .collect();
+    let mut broken = Vec::new();
+    for (number, (name, a)) in ports.iter().enumerate() {
+        for (other, b) in ports.iter().skip(number + 1) {
+            let router = a.spec.protocol == b.spec.protocol && a.router_port == b.router_port;
+            if router || ports_collide(&a.spec, &b.spec) {
+                broken.push(format!("{name} and {other} both publish {}", a.spec));
+            }
+        }
+    }
+    broken
+}
+
+/// No two containers, pods or networks of one kind share a name.
+pub fn one_owner_per_name(records: &Records) -> Vec<String> {
+    fn twice<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Vec<String> {
+        let mut seen = BTreeSet::new();
+        names
+            .filter(|name| !seen.insert(*name))
+            .map(|name| format!("two {what}s are called {name}"))
+            .collect()
+    }
+    let mut broken = twice("container", records.containers.values().map(|it| &it.name));
+    broken.extend(twice("sandbox", records.sandboxes.values().map(|it| &it.name)));
+    broken.extend(twice("network", records.networks.values().map(|it| &it.name)));
+    broken
+}
+
+/// Every address lies in the subnet of its network, if that network's record can be read.
+pub fn addresses_lie_in_their_network(records: &Records) -> Vec<String> {
+    let strays = attachments(records).filter(|(_, own)| {
+        records
+            .networks
+            .get(&own.network)
+            .is_some_and(|network| !contains4((network.subnet4, network.prefix4), own.ipv4))
+    });
+    strays
+        .map(|(sandbox, own)| format!("{} of {} lies outside its network", own.ipv4, sandbox.name))
+        .collect()
+}
+
+/// One isolation group is one tenant on one network.
+pub fn groups_do_not_mix(records: &Records) -> Vec<String> {
+    let mut groups: BTreeMap<u32, (&str, &str)> = BTreeMap::new();
+    let mut broken = Vec::new();
+    for (sandbox, own) in attachments(records) {
+        let owner = (sandbox.tenant.as_str(), own.network.as_str());
+        if *groups.entry(own.group).or_insert(owner) != owner {
+            broken.push(format!("group {} holds more than one tenant or network", own.group));
+        }
+    }
+    broken
+}
+
+/// Every container's sandbox is on record, unless records are quarantined.
+pub fn members_have_a_sandbox(records: &Records) -> Vec<String> {
+    if !records.quarantined.is_empty() {
+        return Vec::new();
+    }
+    let orphans =
+        records.containers.values().filter(|container| !records.sandboxes.contains_key(&container.sandbox));
+    orphans.map(|container| format!("container {} has no sandbox", container.name)).collect()
+}

@@ -166,6 +166,8 @@ pub enum Step {
     Publish(PortRecord),
     /// Unbinds it.
     Unpublish(PortRecord),
+    /// Says that a container's files may exist from here on; the start makes them, the undo removes them.
+    ClaimFiles(ContainerId),
     /// Starts a container.
     StartContainer(ContainerPlan),
     /// Ends a container: signal, grace, kill; then deletes its runtime state and mounts.
@@ -198,6 +200,7 @@ impl Step {
             Self::EnsureSandbox(plan) => Some(Self::RemoveSandbox(plan.id.clone())),
             Self::Attach(plan) => Some(Self::Detach(plan.slot)),
             Self::Publish(port) => Some(Self::Unpublish(*port)),
+            Self::ClaimFiles(id) => Some(Self::RemoveFiles(id.clone())),
             Self::StartContainer(plan) => Some(Self::StopContainer {
                 id: plan.id.clone(),
                 incarnation: plan.incarnation,
@@ -283,6 +286,7 @@ impl fmt::Display for Step {
             Self::Detach(slot) => write!(f, "detach slot {}", slot.0),
             Self::Publish(port) => write!(f, "publish {}", port.spec),
             Self::Unpublish(port) => write!(f, "unpublish {}", port.spec),
+            Self::ClaimFiles(id) => write!(f, "claim files of container {id}"),
             Self::StartContainer(plan) => {
                 write!(f, "start container {} (incarnation {})", plan.id, plan.incarnation)
             }

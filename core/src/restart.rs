@@ -1,11 +1,13 @@
 //! What happens after a container ended by itself.
 
 use crate::{
+    error::Class,
     id::BootId,
     record::{ContainerRecord, RunState},
     spec::RestartPolicy,
     time::{Mono, Span, Wall},
 };
+use alloc::string::String;
 
 /// First wait before a restart by policy.
 pub const BACKOFF_MIN: Span = Span::from_ms(100);
@@ -48,6 +50,31 @@ pub fn after_exit(
         RunState::Waiting { exit_code, not_before, boot_id: boot_id.clone() }
     } else {
         RunState::Exited { exit_code, at: wall }
+    };
+    next
+}
+
+/// The record after a start that recovery tried failed: tried again later where that can help, else failed for
+/// good until the user starts it.
+pub fn after_failed_start(
+    container: &ContainerRecord,
+    class: Class,
+    cause: &str,
+    now: Mono,
+    wall: Wall,
+    boot_id: &BootId,
+) -> ContainerRecord {
+    let mut next = container.clone();
+    next.failures_in_row = container.failures_in_row.saturating_add(1);
+    let hopeless = match class {
+        Class::Missing | Class::Denied | Class::Corrupt | Class::Fatal => true,
+        Class::Transient | Class::Conflict | Class::Exhausted | Class::Unknown => false,
+    };
+    next.state = if hopeless {
+        RunState::Failed { cause: String::from(cause), at: wall }
+    } else {
+        let not_before = now.after(backoff(next.failures_in_row));
+        RunState::Waiting { exit_code: None, not_before, boot_id: boot_id.clone() }
     };
     next
 }

@@ -1,0 +1,492 @@
+//! Brings the node up: observe, plan, run, and look again until there is nothing left to do.
+
+use super::{
+    operation::{commit, orphans, resume},
+    perform::{changes_of, hints, name_of, perform},
+    session::Session,
+};
+use crate::{
+    bring_up::{BringUpPlan, Case, Work, plan_bring_up},
+    cure::Cure,
+    error::WorldError,
+    id::{self, OperationId, SandboxId},
+    journal::{OperationKind, OperationRecord, Phase, Resume, Resumed, Subject},
+    observed::{Basis, ControlObserved, Observed},
+    ops::{busy_subjects, snapshot},
+    plan::Step,
+    record::{Change, Records},
+    restart,
+    time::{Mono, Span},
+    world::{ContainerHint, Durability, World},
+};
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// The most passes of one bring-up: entering, looking inside, repairing, proving, and room for two failures.
+pub const PASSES_MAX: u32 = 6;
+/// Wait before a pass that follows a failed one; longer with each.
+const RETRY_WAIT: Span = Span::from_ms(20);
+
+/// Why a bring-up runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trigger {
+    /// The daemon started.
+    Start,
+    /// The user asked; also ends a `down`.
+    Up,
+    /// A watched process ended.
+    Death {
+        /// Which.
+        who: String,
+    },
+    /// The slow timer.
+    Timer,
+    /// Something was asked for that needs the node.
+    Request,
+}
+
+/// What a bring-up did; true, or it says what it does not know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BringUpReport {
+    /// Why it ran.
+    pub trigger: Trigger,
+    /// The case that the first observation showed.
+    pub case: Case,
+    /// Passes run; the last one found nothing to do, if `converged`.
+    pub passes: u32,
+    /// The last look found everything as recorded.
+    pub converged: bool,
+    /// The harshest cure that each sandbox got, by name.
+    pub cures: BTreeMap<String, Cure>,
+    /// Sandboxes that got a cure and were found whole by the last look.
+    pub recovered: Vec<String>,
+    /// Sandboxes that are not whole, each with the cause.
+    pub failed: BTreeMap<String, String>,
+    /// Operations whose daemon had died.
+    pub resumed: Vec<Resumed>,
+    /// Everything else that went wrong.
+    pub errors: Vec<String>,
+    /// When it began.
+    pub began: Mono,
+    /// How long it took.
+    pub took: Span,
+    /// The earliest restart that a back-off holds back.
+    pub next_due: Option<Mono>,
+    /// The node was taken down by the user and stays so.
+    pub down: bool,
+}
+
+impl fmt::Display for BringUpReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.down {
+            return f.write_str("the node is down; `holdfast up` brings it up");
+        }
+        let state = if self.converged { "up" } else { "not whole" };
+        write!(f, "{state} (case {}, {} passes, {})", self.case, self.passes, self.took)?;
+        for cure in [Cure::Adopted, Cure::Replugged, Cure::Restarted] {
+            let names = self.recovered.iter().filter(|name| self.cures.get(*name) == Some(&cure));
+            let count = names.count();
+            if count > 0 {
+                write!(f, ", {cure} {count}")?;
+            }
+        }
+        for (name, cause) in &self.failed {
+            write!(f, "\n  {name} is not whole: {cause}")?;
+        }
+        for resumed in &self.resumed {
+            write!(f, "\n  {resumed}")?;
+        }
+        for error in &self.errors {
+            write!(f, "\n  {error}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks at everything once.
+///
+/// # Errors
+/// When the processes, the uplink or the containers cannot be looked at. A router that does not answer is not
+/// an error: it is what was observed.
+pub async fn observe<W: World>(world: &W) -> Result<Observed, WorldError> {
+    let at = world.now();
+    let hints = hints(world).await;
+    let wanted: Vec<ContainerHint> = world
+        .read(|records| {
+            let hint = |container: &crate::record::ContainerRecord| ContainerHint {
+                id: container.id.clone(),
+                incarnation: container.incarnation,
+                running: container.running().map(|(init, monitor)| (init.clone(), monitor.clone())),
+            };
+            records.containers.values().map(hint).collect()
+        })
+        .await;
+    let keepers = world.observe_keepers(&hints).await?;
+    let mut containers = world.observe_containers(&wanted).await?;
+    for hint in wanted {
+        let seen = containers.entry(hint.id).or_default();
+        seen.basis = Some(Basis { incarnation: hint.incarnation, init: hint.running.map(|(init, _)| init) });
+    }
+    let uplink = world.observe_uplink(hints.uplink.as_ref()).await?;
+    let router = match keepers.control {
+        ControlObserved::Answering(_) => match world.observe_router().await {
+            Ok(router) => Some(router),
+            Err(error) => {
+                tracing::warn!(error = %error, "router not observed");
+                None
+            }
+        },
+        _ => None,
+    };
+    Ok(Observed { at, boot_id: world.boot_id(), keepers, uplink, router, containers })
+}
+
+/// Brings the node up. Never fails as a whole: the report says what did.
+pub async fn bring_up<W: World>(world: &W, session: &Session, trigger: Trigger) -> BringUpReport {
+    let mut run = Run::new(world, session, trigger);
+    for pass in 1..=PASSES_MAX {
+        run.report.passes = pass;
+        match run.pass().await {
+            Outcome::Again => {}
+            Outcome::Idle => {
+                run.report.converged = run.report.failed.is_empty();
+                break;
+            }
+            Outcome::Down => {
+                run.report.down = true;
+                break;
+            }
+            Outcome::Failed => world.sleep(Span(RETRY_WAIT.0 * u64::from(pass))).await,
+        }
+    }
+    run.finish().await
+}
+
+enum Outcome {
+    /// Something was done, so what is true now must be looked at.
+    Again,
+    /// Nothing to do.
+    Idle,
+    /// The user wants it down.
+    Down,
+    /// What everything stands on could not be put in place.
+    Failed,
+}
+
+struct Run<'a, W> {
+    world: &'a W,
+    session: &'a Session,
+    report: BringUpReport,
+    names: BTreeMap<SandboxId, String>,
+    first: bool,
+}
+
+struct Planned {
+    plan: BringUpPlan,
+    node: Option<OperationId>,
+    works: Vec<(OperationId, Work)>,
+    names: BTreeMap<SandboxId, String>,
+}
+
+impl<'a, W: World> Run<'a, W> {
+    fn new(world: &'a W, session: &'a Session, trigger: Trigger) -> Self {
+        let report = BringUpReport {
+            trigger,
+            case: Case::Nothing,
+            passes: 0,
+            converged: false,
+            cures: BTreeMap::new(),
+            recovered: Vec::new(),
+            failed: BTreeMap::new(),
+            resumed: Vec::new(),
+            errors: Vec::new(),
+            began: world.now(),
+            took: Span(0),
+            next_due: None,
+            down: false,
+        };
+        Self { world, session, report, names: BTreeMap::new(), first: true }
+    }
+
+    async fn pass(&mut self) -> Outcome {
+        let observed = match observe(self.world).await {
+            Ok(observed) => observed,
+            Err(error) => {
+                self.report.errors.push(error.to_string());
+                return Outcome::Failed;
+            }
+        };
+        let planned = match self.plan(&observed).await {
+            Ok(Some(planned)) => planned,
+            Ok(None) => return Outcome::Down,
+            Err(error) => {
+                self.report.errors.push(error.to_string());
+                return Outcome::Failed;
+            }
+        };
+        self.note(&planned);
+        let Planned { plan, node, works, .. } = planned;
+        if let Some(id) = node
+            && !self.run_node(&id, &plan.node).await
+        {
+            self.abandon(works).await;
+            return Outcome::Failed;
+        }
+        let resumed = self.resume_orphans().await;
+        let idle = plan.is_idle() && !resumed;
+        for (id, work) in works {
+            self.run_work(&id, work, &observed).await;
+        }
+        if idle { Outcome::Idle } else { Outcome::Again }
+    }
+
+    /// Plans and writes the plan down in one transaction, so that no request comes between.
+    async fn plan(&mut self, observed: &Observed) -> Result<Option<Planned>, WorldError> {
+        let wall = self.world.wall();
+        let mut seed = [0_u8; 6];
+        self.world.fill(&mut seed);
+        let generation = self.session.daemon_generation;
+        let up = self.report.trigger == Trigger::Up;
+        let planned = self.world.transact(Durability::Process, |records| {
+            let mut changes = Vec::new();
+            if let Some(node) = records.node.as_ref().filter(|node| node.down) {
+                if !up {
+                    return Err(());
+                }
+                changes.push(Change::Node(crate::record::NodeRecord { down: false, ..node.clone() }));
+            }
+            let plan = plan_bring_up(observed, records, wall, &busy_subjects(records));
+            changes.extend(plan.settle.iter().cloned());
+            let mut number = 0_u8;
+            let mut open = |kind, subject, name: &str, steps: &[Step]| {
+                number = number.wrapping_add(1);
+                let operation = OperationRecord {
+                    id: OperationId::from_raw(format!("{}-{number}", id::new_id(seed))),
+                    kind,
+                    subjects: alloc::vec![subject],
+                    name: String::from(name),
+                    steps: steps.to_vec(),
+                    phase: Phase::Forward { done: 0 },
+                    resume: Resume::Replan,
+                    on_done: Vec::new(),
+                    on_undone: Vec::new(),
+                    daemon_generation: generation,
+                    started: wall,
+                };
+                let id = operation.id.clone();
+                changes.push(Change::Operation(operation));
+                id
+            };
+            let node = (!plan.node.is_empty())
+                .then(|| open(OperationKind::BringUp, Subject::Node, "node", &plan.node));
+            let works = plan
+                .work
+                .iter()
+                .map(|work| {
+                    let subject = Subject::Sandbox(work.sandbox.clone());
+                    (open(OperationKind::Recover, subject, &work.name, &work.steps), work.clone())
+                })
+                .collect();
+            let named = plan.cures.keys().chain(plan.work.iter().map(|work| &work.sandbox));
+            let names =
+                named.filter_map(|id| Some((id.clone(), records.sandboxes.get(id)?.name.clone()))).collect();
+            Ok((changes, Planned { plan, node, works, names }))
+        });
+        Ok(planned.await?.ok())
+    }
+
+    fn note(&mut self, planned: &Planned) {
+        if self.first {
+            self.report.case = planned.plan.case;
+            self.first = false;
+        }
+        self.names.extend(planned.names.iter().map(|(id, name)| (id.clone(), name.clone())));
+        for (id, cure) in &planned.plan.cures {
+            let Some(name) = self.names.get(id) else { continue };
+            let harshest = self.report.cures.entry(name.clone()).or_insert(*cure);
+            *harshest = (*harshest).max(*cure);
+        }
+        self.report.next_due = planned.plan.next_due;
+        // Only what the last look still finds wrong has failed.
+        self.report.failed.clear();
+        tracing::info!(
+            case = %planned.plan.case,
+            pass = self.report.passes,
+            node_steps = planned.plan.node.len(),
+            work = planned.plan.work.len(),
+            "planned"
+        );
+    }
+
+    /// Runs the steps that everything stands on. `false` when one failed without which the rest is in vain.
+    async fn run_node(&mut self, operation: &OperationId, steps: &[Step]) -> bool {
+        let mut standing = true;
+        for step in steps {
+            if let Err(error) = self.run_step(step).await {
+                tracing::warn!(step = %step, error = %error, "failed");
+                self.report.errors.push(format!("{step}: {error}"));
+                if is_foundation(step) {
+                    standing = false;
+                    break;
+                }
+            }
+        }
+        self.close(operation).await;
+        standing
+    }
+
+    async fn run_step(&self, step: &Step) -> Result<(), WorldError> {
+        let fact = perform(self.world, step).await?;
+        let (now, wall) = (self.world.now(), self.world.wall());
+        commit(self.world, Durability::Process, |records| changes_of(records, step, &fact, now, wall))
+            .await?;
+        Ok(())
+    }
+
+    async fn resume_orphans(&mut self) -> bool {
+        let orphans = orphans(self.world, self.session).await;
+        let mut any = false;
+        for orphan in orphans {
+            // One that could not be undone is tried once a bring-up, not once a pass.
+            if self
+                .report
+                .resumed
+                .iter()
+                .any(|resumed| !resumed.failures.is_empty() && resumed.name == orphan.name)
+            {
+                continue;
+            }
+            any = true;
+            let resumed = resume(self.world, &orphan).await;
+            tracing::info!(resumed = %resumed, failures = resumed.failures.len(), "resumed");
+            if orphan.resume != Resume::Replan {
+                self.report.resumed.push(resumed);
+            }
+        }
+        any
+    }
+
+    async fn run_work(&mut self, operation: &OperationId, work: Work, observed: &Observed) {
+        for step in &work.steps {
+            let Err(error) = self.run_step(step).await else { continue };
+            tracing::warn!(sandbox = %work.name, step = %step, error = %error, "failed");
+            let cause = format!("{}: {error}", name_of(step));
+            self.report.failed.insert(work.name.clone(), cause.clone());
+            self.failed_start(step, &error, observed).await;
+            // A port or a neighbour that does not come is no reason to leave the rest undone.
+            if !matches!(step, Step::Publish(_) | Step::Unpublish(_) | Step::StartContainer(_)) {
+                break;
+            }
+        }
+        self.close(operation).await;
+    }
+
+    /// A container that cannot be started is tried again later, or is reported as failed for good.
+    async fn failed_start(&mut self, step: &Step, error: &WorldError, observed: &Observed) {
+        let Step::StartContainer(plan) = step else { return };
+        let (now, wall) = (self.world.now(), self.world.wall());
+        let result = commit(self.world, Durability::Process, |records| {
+            let container = records.containers.get(&plan.id).filter(|it| it.incarnation == plan.incarnation);
+            let next = container.map(|it| {
+                restart::after_failed_start(
+                    it,
+                    error.class(),
+                    &error.to_string(),
+                    now,
+                    wall,
+                    &observed.boot_id,
+                )
+            });
+            next.map(Change::Container).into_iter().collect()
+        });
+        if let Err(error) = result.await {
+            self.report.errors.push(error.to_string());
+        }
+    }
+
+    async fn abandon(&mut self, works: Vec<(OperationId, Work)>) {
+        for (id, _) in works {
+            self.close(&id).await;
+        }
+    }
+
+    async fn close(&mut self, operation: &OperationId) {
+        let closed = commit(self.world, Durability::Process, |_| {
+            alloc::vec![Change::RemoveOperation(operation.clone())]
+        });
+        if let Err(error) = closed.await {
+            self.report.errors.push(error.to_string());
+        }
+    }
+
+    /// Counts what was cured, writes the cures down, and hands the control its copy.
+    async fn finish(mut self) -> BringUpReport {
+        let cured: BTreeMap<SandboxId, Cure> = self
+            .names
+            .iter()
+            .filter_map(|(id, name)| Some((id.clone(), *self.report.cures.get(name)?)))
+            .filter(|(_, cure)| *cure > Cure::Untouched)
+            .collect();
+        if !self.report.down && !self.report.converged && self.report.failed.is_empty() {
+            self.report.errors.push(format!("not proven whole after {} passes", self.report.passes));
+        }
+        self.report.recovered = cured
+            .keys()
+            .filter_map(|id| self.names.get(id))
+            .filter(|name| !self.report.failed.contains_key(*name) && self.report.passes < PASSES_MAX)
+            .cloned()
+            .collect();
+        if !cured.is_empty() {
+            let written = commit(self.world, Durability::Process, |records| cure_changes(records, &cured));
+            if let Err(error) = written.await {
+                self.report.errors.push(error.to_string());
+            }
+        }
+        if !self.report.down {
+            let generation = self.session.daemon_generation;
+            let snapshot = self.world.read(|records| snapshot(records, generation)).await;
+            if let Err(error) = self.world.hand_snapshot(&snapshot).await {
+                self.report.errors.push(error.to_string());
+            }
+        }
+        self.report.took = self.world.now().since(self.report.began);
+        self.report
+    }
+}
+
+/// Without these there is no router to work in.
+fn is_foundation(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::CreateNamespaces
+            | Step::AdoptNamespaces(_)
+            | Step::EnterUserNamespace(_)
+            | Step::StopControl(_)
+            | Step::StartControl
+            | Step::EnsureRuleset(_)
+    )
+}
+
+fn cure_changes(records: &Records, cured: &BTreeMap<SandboxId, Cure>) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let mut node = records.node.clone();
+    for (id, cure) in cured {
+        if let Some(sandbox) = records.sandboxes.get(id) {
+            let mut sandbox = sandbox.clone();
+            sandbox.last_cure = Some(*cure);
+            changes.push(Change::Sandbox(sandbox));
+        }
+        if let Some(node) = &mut node {
+            *node.cures.entry(cure.to_string()).or_default() += 1;
+        }
+    }
+    changes.extend(node.map(Change::Node));
+    changes
+}

@@ -1,0 +1,18 @@
+//! Drivers run plans. They have no choices left: what to do was decided, what went wrong is decided elsewhere.
+
+mod bring_up;
+mod operation;
+mod perform;
+mod request;
+mod session;
+mod take_down;
+mod verify;
+
+pub use bring_up::{BringUpReport, PASSES_MAX, Trigger, bring_up, observe};
+pub use request::{
+    create_network, create_pod, remove_container, remove_network, remove_pod, restart_container,
+    run_container, start_container, stop_container,
+};
+pub use session::{Session, open_session};
+pub use take_down::{DownReport, take_down};
+pub use verify::{ProbeResult, VerifyReport, may_reach, verify_networks};

@@ -1,0 +1,223 @@
+//! Requests: admit in one transaction, run, answer with what is on record then.
+
+use super::{operation, session::Session};
+use crate::{
+    error::{Refusal, RefusalCode},
+    journal::{OperationRecord, Subject},
+    ops::{
+        self, Admission, Stamp, container, network, pod,
+        request::{NetworkRequest, PodRequest, RemoveRequest, RequestError, RunRequest, StopRequest},
+        snapshot,
+    },
+    record::{Change, ContainerRecord, NetworkRecord, Records, SandboxRecord},
+    time::Span,
+    world::{Durability, World},
+};
+use alloc::{boxed::Box, format};
+
+/// How long a request waits for another operation on the same object.
+const BUSY_WAIT: Span = Span::from_secs(60);
+/// How often it looks whether that has ended.
+const BUSY_POLL: Span = Span::from_ms(5);
+
+enum Refused {
+    Request(Refusal),
+    Busy(Refusal),
+}
+
+/// Admits a request, waiting for operations in its way, and runs it.
+async fn carry_out<W: World, T: Send + Clone>(
+    world: &W,
+    session: &Session,
+    admit: impl Fn(&Records, &Stamp) -> Result<Admission<T>, Refusal> + Send + Sync,
+) -> Result<T, RequestError> {
+    let deadline = world.now().after(BUSY_WAIT);
+    loop {
+        let mut random = [0_u8; 32];
+        world.fill(&mut random);
+        let stamp = Stamp { random, wall: world.wall(), daemon_generation: session.daemon_generation };
+        let admitted =
+            world.transact(Durability::Power, |records| begin(records, admit(records, &stamp))).await?;
+        match admitted {
+            Ok((None, about)) => return Ok(about),
+            Ok((Some(operation), about)) => {
+                let span = tracing::info_span!("operation", kind = %operation.kind, name = %operation.name, id = %operation.id);
+                tracing::debug!(parent: &span, steps = operation.steps.len(), "admitted");
+                let result = operation::run(world, &operation).await;
+                hand_over(world, session).await;
+                tracing::info!(parent: &span, ok = result.is_ok(), "ended");
+                return result.map(|()| about).map_err(RequestError::Failed);
+            }
+            Err(Refused::Request(refusal)) => return Err(refusal.into()),
+            Err(Refused::Busy(refusal)) => {
+                if world.now() >= deadline {
+                    return Err(refusal.into());
+                }
+                world.sleep(BUSY_POLL).await;
+            }
+        }
+    }
+}
+
+type Begun<T> = (alloc::vec::Vec<Change>, (Option<Box<OperationRecord>>, T));
+
+fn begin<T>(records: &Records, admission: Result<Admission<T>, Refusal>) -> Result<Begun<T>, Refused> {
+    // What is refused for its own sake is refused at once; what waits is decided anew when the way is free.
+    match admission.map_err(Refused::Request)? {
+        Admission::AlreadySo(about) => match ops::blocker(records, &[], &[]) {
+            Some(open) if open.subjects.contains(&Subject::Node) => Err(busy(open)),
+            _ => Ok((alloc::vec::Vec::new(), (None, about))),
+        },
+        Admission::Run { operation, mut changes, uses, about } => {
+            if let Some(open) = ops::blocker(records, &operation.subjects, &uses) {
+                return Err(busy(open));
+            }
+            changes.push(Change::Operation((*operation).clone()));
+            Ok((changes, (Some(operation), about)))
+        }
+    }
+}
+
+fn busy(open: &OperationRecord) -> Refused {
+    let detail = format!("{} {} is not finished yet; try again in a moment", open.kind, open.name);
+    Refused::Busy(Refusal::new(RefusalCode::Busy, detail))
+}
+
+/// The control's copy follows every change; a control that is away gets it from the next bring-up.
+async fn hand_over<W: World>(world: &W, session: &Session) {
+    let generation = session.daemon_generation;
+    let snapshot = world.read(|records| snapshot(records, generation)).await;
+    if let Err(error) = world.hand_snapshot(&snapshot).await {
+        tracing::warn!(error = %error, "snapshot not handed over");
+    }
+}
+
+async fn container_record<W: World>(
+    world: &W,
+    id: &crate::id::ContainerId,
+) -> Result<ContainerRecord, RequestError> {
+    let found = world.read(|records| records.containers.get(id).cloned()).await;
+    found.ok_or_else(|| {
+        Refusal::new(RefusalCode::NotFound, format!("container {id} was removed meanwhile")).into()
+    })
+}
+
+/// `run`: stores the whole spec, then starts it. Ports are bound and the process runs when it comes back.
+///
+/// # Errors
+/// Refused, or failed and taken back.
+pub async fn run_container<W: World>(
+    world: &W,
+    session: &Session,
+    request: &RunRequest,
+) -> Result<ContainerRecord, RequestError> {
+    let id = carry_out(world, session, |records, stamp| container::run(records, request, stamp)).await?;
+    container_record(world, &id).await
+}
+
+/// `start`.
+///
+/// # Errors
+/// Refused, or failed and taken back.
+pub async fn start_container<W: World>(
+    world: &W,
+    session: &Session,
+    name: &str,
+) -> Result<ContainerRecord, RequestError> {
+    let id = carry_out(world, session, |records, stamp| container::start(records, name, stamp)).await?;
+    container_record(world, &id).await
+}
+
+/// `stop`.
+///
+/// # Errors
+/// Refused or failed; a process that would not end is still what the records say.
+pub async fn stop_container<W: World>(
+    world: &W,
+    session: &Session,
+    name: &str,
+    request: &StopRequest,
+) -> Result<ContainerRecord, RequestError> {
+    let id =
+        carry_out(world, session, |records, stamp| container::stop(records, name, request, stamp)).await?;
+    container_record(world, &id).await
+}
+
+/// `restart`.
+///
+/// # Errors
+/// Refused or failed.
+pub async fn restart_container<W: World>(
+    world: &W,
+    session: &Session,
+    name: &str,
+    request: &StopRequest,
+) -> Result<ContainerRecord, RequestError> {
+    let id =
+        carry_out(world, session, |records, stamp| container::restart(records, name, request, stamp)).await?;
+    container_record(world, &id).await
+}
+
+/// `rm`.
+///
+/// # Errors
+/// Refused or failed.
+pub async fn remove_container<W: World>(
+    world: &W,
+    session: &Session,
+    name: &str,
+    request: &RemoveRequest,
+) -> Result<(), RequestError> {
+    carry_out(world, session, |records, stamp| container::remove(records, name, request, stamp)).await
+}
+
+/// `pod create`.
+///
+/// # Errors
+/// Refused, or failed and taken back.
+pub async fn create_pod<W: World>(
+    world: &W,
+    session: &Session,
+    request: &PodRequest,
+) -> Result<SandboxRecord, RequestError> {
+    let id = carry_out(world, session, |records, stamp| pod::create(records, request, stamp)).await?;
+    let found = world.read(|records| records.sandboxes.get(&id).cloned()).await;
+    found.ok_or_else(|| Refusal::new(RefusalCode::NotFound, format!("pod {id} was removed meanwhile")).into())
+}
+
+/// `pod rm`.
+///
+/// # Errors
+/// Refused or failed.
+pub async fn remove_pod<W: World>(
+    world: &W,
+    session: &Session,
+    name: &str,
+    request: &RemoveRequest,
+) -> Result<(), RequestError> {
+    carry_out(world, session, |records, stamp| pod::remove(records, name, request, stamp)).await
+}
+
+/// `network create`.
+///
+/// # Errors
+/// Refused, or failed and taken back.
+pub async fn create_network<W: World>(
+    world: &W,
+    session: &Session,
+    request: &NetworkRequest,
+) -> Result<NetworkRecord, RequestError> {
+    let id = carry_out(world, session, |records, stamp| network::create(records, request, stamp)).await?;
+    let found = world.read(|records| records.networks.get(&id).cloned()).await;
+    found.ok_or_else(|| {
+        Refusal::new(RefusalCode::NotFound, format!("network {id} was removed meanwhile")).into()
+    })
+}
+
+/// `network rm`.
+///
+/// # Errors
+/// Refused or failed.
+pub async fn remove_network<W: World>(world: &W, session: &Session, name: &str) -> Result<(), RequestError> {
+    carry_out(world, session, |records, stamp| network::remove(records, name, stamp)).await
+}
