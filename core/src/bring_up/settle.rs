@@ -81,9 +81,7 @@ fn next_record(
             ..container.clone()
         });
     }
-    if container.running().is_none() {
-        return None;
-    }
+    container.running()?;
     match &seen.exit {
         Some(exit) if container.desired == Desired::Stopped => Some(ContainerRecord {
             state: RunState::Exited { exit_code: exit.code, at: wall },
