@@ -1,0 +1,166 @@
+//! Records as stored: what an older build wrote is read, what a newer one wrote is refused, what nobody wrote
+//! is corrupt, and none is read as empty.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use holdfast_core::{
+    cure::Cure,
+    id::{ContainerId, ImageId, OperationId},
+    journal::{OperationKind, OperationRecord, Phase, Resume, Subject},
+    plan::Step,
+    record::{Change, DecodeError, ImageRecord, Kind, Records, RunState, decode, encode},
+    spec::{BindMount, PortSpec, Protocol, RestartPolicy},
+    time::Mono,
+};
+use std::path::PathBuf;
+use support::*;
+
+/// One record of each kind, every field set to something that is not its default.
+fn samples() -> Vec<(&'static str, Change)> {
+    let mut records = node();
+    let mut wanted = request("web");
+    wanted.tenant = Some("blue".into());
+    wanted.env = vec![("A".into(), "b \"c\"\n".into())];
+    wanted.mounts = vec![BindMount { source: "/srv".into(), target: "/data".into(), read_only: true }];
+    wanted.ports = vec![PortSpec {
+        host_address: address("127.0.0.1"),
+        host_port: 8080,
+        target_port: 80,
+        protocol: Protocol::Tcp,
+    }];
+    wanted.restart = RestartPolicy::OnFailure { retries_max: Some(3) };
+    wanted.user = Some((1000, 100));
+    wanted.labels.insert("app".into(), "web".into());
+    let id = add_container(&mut records, &wanted, 1);
+    let container = records.containers[&id].clone();
+    let mut waiting = container.clone();
+    waiting.state = RunState::Waiting { exit_code: None, not_before: Mono(7), boot_id: boot() };
+    let mut sandbox = records.sandboxes[&container.sandbox].clone();
+    sandbox.last_cure = Some(Cure::Replugged);
+    let mut node_record = records.node.clone().unwrap();
+    node_record.cures.insert("replugged".into(), 4);
+    let operation = OperationRecord {
+        id: OperationId::from_raw("op-1"),
+        kind: OperationKind::StopContainer,
+        subjects: vec![Subject::Container(id.clone()), Subject::Node],
+        name: "web".into(),
+        steps: vec![
+            Step::StopContainer { id: id.clone(), incarnation: 1, signal: 15, grace_ms: 10_000 },
+            Step::Detach(slot(1)),
+        ],
+        phase: Phase::Forward { done: 1 },
+        resume: Resume::Finish,
+        on_done: vec![Change::RemoveContainer(ContainerId::from_raw("abc"))],
+        on_undone: vec![],
+        daemon_generation: 3,
+        started: WALL,
+    };
+    let image = ImageRecord {
+        id: ImageId::from_raw("0123"),
+        names: vec!["busybox:latest".into()],
+        layers: vec!["aa".into(), "bb".into()],
+        entrypoint: vec!["/bin/sh".into()],
+        command: vec!["-c".into()],
+        env: vec![("PATH".into(), "/bin".into())],
+        working_dir: "/work".into(),
+        user: (1, 2),
+        size_bytes: 12,
+        loaded: WALL,
+    };
+    vec![
+        ("node", Change::Node(node_record)),
+        ("network", Change::Network(records.networks.values().next().unwrap().clone())),
+        ("sandbox", Change::Sandbox(sandbox)),
+        ("container", Change::Container(container)),
+        ("container-waiting", Change::Container(waiting)),
+        ("image", Change::Image(image)),
+        ("operation", Change::Operation(operation)),
+    ]
+}
+
+fn golden(version: u32, name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}.v{version}.json"))
+}
+
+/// A changed field without a new version would be lost by, or strange to, the build that wrote the old one.
+#[test]
+fn the_current_version_is_what_its_golden_file_says() {
+    for (name, change) in samples() {
+        let encoded = encode(&change);
+        let path = golden(encoded.kind.version(), name);
+        let body = encoded.body.unwrap();
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(&path, format!("{body}\n")).unwrap();
+        }
+        let written =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(
+            body,
+            written.trim_end(),
+            "{name}: raise its version, add an upgrade, keep the old golden file"
+        );
+    }
+}
+
+#[test]
+fn every_version_that_ever_shipped_is_read() {
+    let mut read = 0;
+    for (name, current) in samples() {
+        let kind = encode(&current).kind;
+        for version in 1..=kind.version() {
+            let body = std::fs::read_to_string(golden(version, name)).unwrap();
+            let change =
+                decode(kind, version, &body).unwrap_or_else(|error| panic!("{name} v{version}: {error}"));
+            if version == kind.version() {
+                assert_eq!(change, current, "{name}");
+            }
+            read += 1;
+        }
+    }
+    assert!(read >= samples().len());
+}
+
+#[test]
+fn a_newer_record_is_refused_and_names_the_remedy() {
+    for (_, change) in samples() {
+        let encoded = encode(&change);
+        let known = encoded.kind.version();
+        let error = decode(encoded.kind, known + 1, &encoded.body.unwrap()).unwrap_err();
+        assert_eq!(error, DecodeError::Newer { version: known + 1, known });
+        assert!(error.to_string().contains("run the newer build"), "{error}");
+    }
+}
+
+#[test]
+fn a_corrupt_record_is_never_read_as_empty() {
+    for kind in Kind::ALL {
+        for body in ["", "{", "{}", "[]", "null", "0", "\u{0}\u{0}", r#"{"id":"x"}"#] {
+            assert!(matches!(decode(kind, 1, body), Err(DecodeError::Corrupt(_))), "{kind:?} {body:?}");
+        }
+        assert!(matches!(decode(kind, 0, "{}"), Err(DecodeError::Corrupt(_))), "{kind:?} version 0");
+    }
+}
+
+#[test]
+fn a_torn_record_is_corrupt_at_every_length() {
+    for (name, change) in samples() {
+        let encoded = encode(&change);
+        let body = encoded.body.unwrap();
+        for length in (0..body.len()).filter(|length| body.is_char_boundary(*length)) {
+            assert!(decode(encoded.kind, 1, &body[..length]).is_err(), "{name} cut at {length}");
+        }
+    }
+}
+
+#[test]
+fn applying_what_was_stored_gives_the_same_records() {
+    let mut before = Records::default();
+    let mut after = Records::default();
+    for (_, change) in samples() {
+        let encoded = encode(&change);
+        after.apply(decode(encoded.kind, encoded.kind.version(), &encoded.body.unwrap()).unwrap());
+        before.apply(change);
+    }
+    assert_eq!(before, after);
+}
