@@ -3,7 +3,7 @@
 
 use super::{
     Admission, Stamp, find,
-    pod::{NewSandbox, SandboxRequest, new_sandbox, require_free_name, with_changes},
+    pod::{NewSandbox, SandboxRequest, new_sandbox, require_free_name},
     require_up, resolve,
 };
 use crate::{
@@ -78,9 +78,8 @@ pub fn run(
     let NewSandbox { record: sandbox, mut changes, uses } = new_sandbox(records, &sandbox, stamp)?;
     let record = container(&sandbox);
     changes.push(Change::Container(record.clone()));
-    let with = with_changes(records, &changes);
-    let mut steps = steps::sandbox_up(&with, &sandbox, None);
-    steps.push(Step::StartContainer(steps::container_plan(&with, &sandbox, &record)));
+    let mut steps = steps::sandbox_up(records, &sandbox, None);
+    steps.push(Step::StartContainer(steps::container_plan(records, &sandbox, &record)));
     let subjects = alloc::vec![subject, Subject::Sandbox(sandbox.id.clone())];
     let mut operation = stamp.operation(OperationKind::RunContainer, &name, subjects, steps);
     operation.on_undone =
@@ -140,12 +139,11 @@ pub fn start(records: &Records, wanted: &str, stamp: &Stamp) -> Result<Admission
     begun.incarnation += 1;
     begun.failures_in_row = 0;
     let changes = alloc::vec![Change::Container(begun.clone())];
-    let with = with_changes(records, &changes);
     let mut all = alloc::vec![Step::CleanContainer(id.clone(), container.incarnation)];
     if sandbox.kind == SandboxKind::Container {
-        all.extend(steps::sandbox_up(&with, sandbox, None));
+        all.extend(steps::sandbox_up(records, sandbox, None));
     }
-    all.push(Step::StartContainer(steps::container_plan(&with, sandbox, &begun)));
+    all.push(Step::StartContainer(steps::container_plan(records, sandbox, &begun)));
     let mut undone = begun;
     undone.desired = Desired::Stopped;
     undone.state = match &container.state {

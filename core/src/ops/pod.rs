@@ -145,22 +145,12 @@ pub fn create(
         labels: request.labels.clone(),
     };
     let NewSandbox { record, changes, uses } = new_sandbox(records, &sandbox, stamp)?;
-    let with = with_changes(records, &changes);
     let id = record.id.clone();
-    let steps = steps::sandbox_up(&with, &record, None);
+    let steps = steps::sandbox_up(records, &record, None);
     let subjects = alloc::vec![Subject::Sandbox(id.clone())];
     let mut operation = stamp.operation(OperationKind::CreatePod, &request.name, subjects, steps);
     operation.on_undone = alloc::vec![Change::RemoveSandbox(id.clone())];
     Ok(Admission::Run { operation: Box::new(operation), changes, uses, about: id })
-}
-
-/// The records a plan is made from: as they will be once the changes that begin it are committed.
-pub(super) fn with_changes(records: &Records, changes: &[Change]) -> Records {
-    let mut with = records.clone();
-    for change in changes {
-        with.apply(change.clone());
-    }
-    with
 }
 
 /// `pod rm`: members first, then the namespaces, which only their owner destroys.
