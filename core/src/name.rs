@@ -30,6 +30,7 @@ pub fn check(what: &str, name: &str) -> Result<(), Refusal> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
 mod tests {
     use super::*;
     use alloc::string::String;
