@@ -37,7 +37,8 @@ impl Paths {
     /// When neither `root` nor the environment names a place for the state.
     pub fn resolve(root: Option<&Path>) -> io::Result<Self> {
         let uid = nix::unistd::getuid();
-        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let variable =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let (state, name) = match root {
             Some(root) => {
                 let state = std::path::absolute(root)?;
@@ -48,7 +49,9 @@ impl Paths {
             None => {
                 let base = variable("XDG_STATE_HOME")
                     .or_else(|| variable("HOME").map(|home| home.join(".local/state")))
-                    .ok_or_else(|| io::Error::other("neither --root, XDG_STATE_HOME nor HOME says where the state is"))?;
+                    .ok_or_else(|| {
+                        io::Error::other("neither --root, XDG_STATE_HOME nor HOME says where the state is")
+                    })?;
                 (std::path::absolute(base)?.join("holdfast"), "holdfast".to_owned())
             }
         };
@@ -68,7 +71,10 @@ impl Paths {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
             let metadata = std::fs::symlink_metadata(path)?;
             if !metadata.is_dir() || metadata.uid() != nix::unistd::getuid().as_raw() {
-                return Err(io::Error::other(format!("{} is not a directory of this user; remove it", path.display())));
+                return Err(io::Error::other(format!(
+                    "{} is not a directory of this user; remove it",
+                    path.display()
+                )));
             }
             if metadata.mode() & 0o022 != 0 {
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
