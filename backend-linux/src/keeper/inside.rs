@@ -14,7 +14,8 @@ use tokio::process::Command;
 ///
 /// The child enters them between fork and exec, where it is single-threaded, through a pidfd that was checked
 /// to be of exactly this pin; setns(2). Its working directory is the root of the mount namespace, and paths in
-/// its arguments are looked up there. It inherits no descriptor but standard input, output and error.
+/// its arguments are looked up there. It inherits no descriptor but standard input, output and error; one that it
+/// is to have is handed over by a later `pre_exec`, which clears its CLOEXEC.
 ///
 /// # Errors
 /// `Missing` when the pin is dead.
@@ -26,7 +27,25 @@ pub fn command_inside(pin: &ProcessRef, program: impl AsRef<OsStr>) -> Result<Co
         .ok_or_else(|| fail(Class::Missing, "it is dead".to_owned()))?;
     let flags = Kind::ENTER_ORDER.iter().fold(CloneFlags::empty(), |flags, kind| flags | kind.clone_flag());
     let mut command = Command::new(program);
-    // SAFETY: the closure runs in the forked child and makes one system call: it neither allocates nor locks.
-    unsafe { command.pre_exec(move || setns(&pidfd, flags).map_err(std::io::Error::from)) };
+    let enter = move || {
+        close_on_exec()?;
+        setns(&pidfd, flags).map_err(std::io::Error::from)
+    };
+    // SAFETY: the closure runs in the forked child and makes two system calls: it neither allocates nor locks.
+    unsafe { command.pre_exec(enter) };
     Ok(command)
+}
+
+/// Marks every descriptor but standard input, output and error to be closed by exec; close_range(2). For the
+/// forked child: a descriptor that the daemon itself inherited, or that a library opened carelessly, would
+/// otherwise live on in a process that outlives the daemon. Async-signal-safe.
+///
+/// # Errors
+/// As close_range(2).
+pub(crate) fn close_on_exec() -> std::io::Result<()> {
+    // SAFETY: integers only.
+    match unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }

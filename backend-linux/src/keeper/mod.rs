@@ -12,8 +12,10 @@ mod pin_memory;
 mod source;
 mod spawn;
 pub(crate) mod stale;
+mod stray;
 
 pub use held::HeldNamespaces;
+pub(crate) use inside::close_on_exec;
 pub use inside::command_inside;
 pub use pin::pin_main;
 pub use source::Sources;
@@ -79,6 +81,12 @@ impl LinuxKeepers {
         program: impl AsRef<OsStr>,
     ) -> Result<tokio::process::Command, KeeperError> {
         command_inside(pin, program)
+    }
+
+    /// Living pins of this state root other than `known`: what a daemon left that was killed between the start of
+    /// a pin and its record. Found by their command line; nothing is done to them.
+    pub fn stray_pins(&self, known: Option<&ProcessRef>) -> Vec<ProcessRef> {
+        stray::pins(&self.paths.state).into_iter().filter(|pin| Some(pin) != known).collect()
     }
 
     fn exe(&self) -> &Path {

@@ -16,9 +16,7 @@ fn parse(smaps: &str) -> Vec<(usize, usize)> {
         if let Some(header) = header(line) {
             candidate = header;
         } else if let Some(size) = line.strip_prefix("Anonymous:") {
-            if let Some(range) = candidate.take().filter(|_| size.trim() == "0 kB") {
-                ranges.push(range);
-            }
+            ranges.extend(candidate.take().filter(|_| size.trim() == "0 kB"));
         }
     }
     ranges

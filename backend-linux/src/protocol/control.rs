@@ -69,7 +69,7 @@ where
     let snapshots = SnapshotFile::load(paths.control_snapshot()).map_err(|error| text("snapshot", error))?;
     let snapshots = Arc::new(snapshots);
     let socket = paths.control_socket();
-    let jobs =
+    let worker =
         worker::start(move || open(paths), snapshots.clone()).await.map_err(|error| error.to_string())?;
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| text("SIGTERM", error))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| text("SIGINT", error))?;
@@ -82,10 +82,11 @@ where
         "control serves"
     );
     let daemon = Mutex::new(DaemonSeen::default());
-    let shared = Arc::new(Shared { process, namespaces, snapshots, jobs, daemon });
+    let shared = Arc::new(Shared { process, namespaces, snapshots, jobs: worker.jobs.clone(), daemon });
     tokio::select! {
         () = serve(listener, shared) => {}
         () = bound_log() => {}
+        cause = worker.failed() => return Err(cause.to_owned()),
         _ = terminate.recv() => tracing::info!("SIGTERM: the control ends"),
         _ = interrupt.recv() => tracing::info!("SIGINT: the control ends"),
     }

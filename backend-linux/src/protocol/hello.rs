@@ -95,13 +95,22 @@ pub async fn greet(
     deadline: Duration,
 ) -> Result<(UnixStream, Greeting), GreetError> {
     let mut known = None;
-    match tokio::time::timeout(deadline, converse(socket, role, &mut known)).await {
+    let conversation = async {
+        loop {
+            match converse(socket, role, &mut known).await {
+                // It ended the connection: it is going down, and the next try finds nobody or its successor.
+                Err(GreetError::Silent(_)) => tokio::time::sleep(BACKLOG_RETRY).await,
+                other => return other,
+            }
+        }
+    };
+    match tokio::time::timeout(deadline, conversation).await {
         Ok(result) => result,
         Err(_) => Err(GreetError::Silent(known)),
     }
 }
 
-/// Between two tries to get into a full backlog.
+/// Between two tries to get into a full backlog, or after a connection that was ended.
 const BACKLOG_RETRY: Duration = Duration::from_millis(5);
 
 async fn connect(socket: &Path) -> io::Result<UnixStream> {

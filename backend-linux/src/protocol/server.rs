@@ -23,13 +23,14 @@ use tokio::{
     time::timeout,
 };
 
-/// How long a client may take for its hello.
-const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a client may take for its hello, which it sends at once: silent ones must not fill the places for
+/// longer than a client that is not waits.
+const HELLO_DEADLINE: Duration = Duration::from_secs(1);
 /// How long a connection may be idle; a client that comes back later connects again.
 pub(super) const IDLE_DEADLINE: Duration = Duration::from_secs(120);
 /// How long one frame may take in either direction.
 const FRAME_DEADLINE: Duration = Duration::from_secs(10);
-/// The most connections.
+/// The most connections; more wait in the socket's backlog.
 const CONNECTIONS_MAX: usize = 128;
 /// The longest deadline that a client may ask for.
 const DEADLINE_MAX: Duration = Duration::from_secs(300);
@@ -56,6 +57,8 @@ pub(super) struct DaemonSeen {
 pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
+        // Closed by nobody, so it cannot fail; were it closed, there would be nothing left to do.
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -64,19 +67,13 @@ pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>) {
                 continue;
             }
         };
-        match permits.clone().try_acquire_owned() {
-            Ok(permit) => {
-                let shared = shared.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = converse(stream, &shared).await {
-                        tracing::debug!(%error, "connection ended");
-                    }
-                    drop(permit);
-                });
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            if let Err(error) = converse(stream, &shared).await {
+                tracing::debug!(%error, "connection ended");
             }
-            // Closed at once: to the client that is a silent control, which it tries again until its deadline.
-            Err(_) => tracing::warn!(connections = CONNECTIONS_MAX, "too many connections: one was refused"),
-        }
+            drop(permit);
+        });
     }
 }
 
@@ -180,10 +177,12 @@ fn watch_daemon(shared: &Arc<Shared>, process: ProcessRef) {
     };
     let shared = shared.clone();
     tokio::spawn(async move {
-        if let Some(watch) = watch {
-            if let Err(error) = watch.exited().await {
-                return tracing::warn!(%error, "the daemon cannot be watched any more");
-            }
+        let ended = match watch {
+            Some(watch) => watch.exited().await,
+            None => Ok(()),
+        };
+        if let Err(error) = ended {
+            return tracing::warn!(%error, "the daemon cannot be watched any more");
         }
         let mut daemon = shared.daemon.lock().unwrap_or_else(PoisonError::into_inner);
         if daemon.process.as_ref() == Some(&process) {

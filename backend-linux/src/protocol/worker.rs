@@ -2,11 +2,47 @@
 
 use super::{Hands, Request, Response, snapshot::SnapshotFile};
 use holdfast_core::error::{Class, RouterError};
-use std::{future::Future, sync::Arc, time::Instant};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 use tokio::sync::{mpsc, oneshot};
 
 /// How many requests may wait. More are told that the control is busy.
 pub(super) const QUEUE_MAX: usize = 64;
+
+/// How far beyond its deadline a request may hold the worker: a call that never comes back holds it for ever,
+/// and only another process helps.
+const OVERDUE_MAX: Duration = Duration::from_secs(5);
+/// How often that is looked at.
+const WATCH_PERIOD: Duration = Duration::from_millis(500);
+
+/// The running worker.
+pub(super) struct Worker {
+    pub jobs: mpsc::Sender<Job>,
+    current: Current,
+}
+
+/// The deadline of the request that is being carried out.
+type Current = Arc<Mutex<Option<Instant>>>;
+
+impl Worker {
+    /// Comes back, with the reason, when the worker can work no more: it ended, or is stuck in a call.
+    pub async fn failed(&self) -> &'static str {
+        let mut period = tokio::time::interval(WATCH_PERIOD);
+        loop {
+            tokio::select! {
+                () = self.jobs.closed() => return "the worker ended",
+                _ = period.tick() => {}
+            }
+            let current = *self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            if current.is_some_and(|deadline| deadline.elapsed() > OVERDUE_MAX) {
+                return "the worker is stuck in a request long past its deadline";
+            }
+        }
+    }
+}
 
 /// One request on its way to the worker.
 pub(super) struct Job {
@@ -16,10 +52,7 @@ pub(super) struct Job {
 }
 
 /// Starts the worker; comes back when its hands are open.
-pub(super) async fn start<H, F, O>(
-    open: O,
-    snapshots: Arc<SnapshotFile>,
-) -> Result<mpsc::Sender<Job>, RouterError>
+pub(super) async fn start<H, F, O>(open: O, snapshots: Arc<SnapshotFile>) -> Result<Worker, RouterError>
 where
     H: Hands,
     F: Future<Output = Result<H, RouterError>>,
@@ -27,6 +60,8 @@ where
 {
     let (jobs, queue) = mpsc::channel(QUEUE_MAX);
     let (opened, wait) = oneshot::channel();
+    let current = Current::default();
+    let seen = current.clone();
     let fail = |cause: String| RouterError::new(Class::Fatal, "start", "worker of the control", cause);
     std::thread::Builder::new()
         .name("worker".to_owned())
@@ -44,7 +79,7 @@ where
                     Ok(hands) => {
                         // The receiver is gone only if the control is ending.
                         let _ = opened.send(Ok(()));
-                        work(hands, queue, &snapshots).await;
+                        work(hands, queue, &snapshots, &seen).await;
                     }
                     Err(error) => drop(opened.send(Err(error))),
                 }
@@ -52,12 +87,19 @@ where
         })
         .map_err(|error| fail(error.to_string()))?;
     wait.await.map_err(|_| fail("it ended while it opened its hands".to_owned()))??;
-    Ok(jobs)
+    Ok(Worker { jobs, current })
 }
 
-async fn work<H: Hands>(mut hands: H, mut queue: mpsc::Receiver<Job>, snapshots: &SnapshotFile) {
+async fn work<H: Hands>(
+    mut hands: H,
+    mut queue: mpsc::Receiver<Job>,
+    snapshots: &SnapshotFile,
+    current: &Current,
+) {
+    let note = |deadline| *current.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
     while let Some(job) = queue.recv().await {
         let (action, subject) = job.request.describe();
+        note(Some(job.deadline.max(Instant::now())));
         let left = job.deadline.saturating_duration_since(Instant::now());
         let response = if left.is_zero() {
             Response::Failed(RouterError::new(
@@ -80,6 +122,7 @@ async fn work<H: Hands>(mut hands: H, mut queue: mpsc::Receiver<Job>, snapshots:
                 }
             }
         };
+        note(None);
         // The caller may have gone; the effect stays, and will be observed.
         let _ = job.reply.send(response);
     }

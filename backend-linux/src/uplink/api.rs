@@ -68,18 +68,14 @@ impl ApiError {
 }
 
 #[derive(Serialize)]
-#[serde(tag = "execute", content = "arguments", rename_all = "snake_case")]
+#[serde(tag = "execute", content = "arguments")]
 enum Command {
-    AddHostfwd { proto: Protocol, host_addr: Ipv4Addr, host_port: u16, guest_addr: Ipv4Addr, guest_port: u16 },
-    ListHostfwd {},
-    RemoveHostfwd { id: u64 },
-}
-
-#[derive(Deserialize)]
-struct Answer<T> {
-    #[serde(rename = "return")]
-    value: Option<T>,
-    error: Option<Refusal>,
+    #[serde(rename = "add_hostfwd")]
+    Add { proto: Protocol, host_addr: Ipv4Addr, host_port: u16, guest_addr: Ipv4Addr, guest_port: u16 },
+    #[serde(rename = "list_hostfwd")]
+    List {},
+    #[serde(rename = "remove_hostfwd")]
+    Remove { id: u64 },
 }
 
 #[derive(Deserialize)]
@@ -116,7 +112,7 @@ impl Api {
     /// # Errors
     /// See [`ApiError`].
     pub async fn list(&self) -> Result<(Vec<Forward>, Option<ProcessRef>), ApiError> {
-        let (entries, process) = self.call::<Entries>(&Command::ListHostfwd {}).await?;
+        let (entries, process) = self.call::<Entries>(&Command::List {}).await?;
         Ok((entries.entries, process))
     }
 
@@ -132,7 +128,7 @@ impl Api {
     ) -> Result<(), ApiError> {
         let (host_addr, host_port) = host;
         let (guest_addr, guest_port) = guest;
-        let command = Command::AddHostfwd { proto, host_addr, host_port, guest_addr, guest_port };
+        let command = Command::Add { proto, host_addr, host_port, guest_addr, guest_port };
         self.call::<serde_json::Value>(&command).await.map(drop)
     }
 
@@ -141,7 +137,7 @@ impl Api {
     /// # Errors
     /// See [`ApiError`].
     pub async fn remove(&self, id: u64) -> Result<(), ApiError> {
-        self.call::<serde_json::Value>(&Command::RemoveHostfwd { id }).await.map(drop)
+        self.call::<serde_json::Value>(&Command::Remove { id }).await.map(drop)
     }
 
     async fn call<T: for<'de> Deserialize<'de>>(
@@ -168,15 +164,46 @@ impl Api {
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes).await?;
         let text =
             || String::from_utf8_lossy(bytes.get(..bytes.len().min(200)).unwrap_or_default()).into_owned();
-        let answer: Answer<T> = serde_json::from_slice(&bytes)
+        let answer = serde_json::from_slice(&bytes)
             .map_err(|error| ApiError::Malformed(format!("{error}: {:?}", text())))?;
-        match answer {
-            Answer { error: Some(refusal), .. } => Err(ApiError::Refused(refusal.desc)),
-            Answer { value: Some(value), .. } => Ok((value, process)),
-            // An empty answer is no success.
-            Answer { .. } => {
-                Err(ApiError::Malformed(format!("neither a return value nor an error: {:?}", text())))
-            }
-        }
+        let value = outcome(answer)?;
+        let value = serde_json::from_value(value)
+            .map_err(|error| ApiError::Malformed(format!("{error}: {:?}", text())))?;
+        Ok((value, process))
+    }
+}
+
+/// What an answer says. The manual promises `return` or `error`; version 1.2 lists ports without the former.
+fn outcome(mut answer: serde_json::Value) -> Result<serde_json::Value, ApiError> {
+    if let Some(refusal) = answer.get_mut("error").map(serde_json::Value::take) {
+        let refusal: Refusal =
+            serde_json::from_value(refusal).map_err(|error| ApiError::Malformed(error.to_string()))?;
+        return Err(ApiError::Refused(refusal.desc));
+    }
+    if let Some(value) = answer.get_mut("return").map(serde_json::Value::take) {
+        return Ok(value);
+    }
+    if answer.get("entries").is_some() {
+        return Ok(answer);
+    }
+    // An empty answer is no success.
+    Err(ApiError::Malformed(format!("neither a return value nor an error: {answer:.200}")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_answer_is_a_value_or_a_refusal_and_silence_is_neither() {
+        assert_eq!(outcome(json!({"return": {"id": 1}})).unwrap(), json!({"id": 1}));
+        assert_eq!(outcome(json!({"entries": []})).unwrap(), json!({"entries": []}));
+        assert!(
+            matches!(outcome(json!({"error": {"desc": "no"}})), Err(ApiError::Refused(cause)) if cause == "no")
+        );
+        assert!(matches!(outcome(json!({})), Err(ApiError::Malformed(_))));
+        assert!(matches!(outcome(json!({"return": null, "error": {}})), Err(ApiError::Refused(_))));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Api, MTU_BYTES, TAP_NAME, UplinkConfig, serves_another};
 use crate::{
-    keeper::{namespace::namespaces_of, stale},
+    keeper::{close_on_exec, namespace::namespaces_of, stale},
     paths::Paths,
     process::{ProcessWatch, process_ref, reap_in_background},
 };
@@ -33,10 +33,11 @@ fn log_path(paths: &Paths) -> PathBuf {
 pub(super) fn bound_log(paths: &Paths) {
     let path = log_path(paths);
     let too_large = std::fs::metadata(&path).is_ok_and(|log| log.len() > stale::LOG_BYTES_MAX);
-    if too_large {
-        if let Err(error) = std::fs::File::options().write(true).truncate(true).open(&path) {
-            tracing::warn!(path = %path.display(), %error, "a log that is too large cannot be cut");
-        }
+    if !too_large {
+        return;
+    }
+    if let Err(error) = std::fs::File::options().write(true).truncate(true).open(&path) {
+        tracing::warn!(path = %path.display(), %error, "a log that is too large cannot be cut");
     }
 }
 
@@ -106,6 +107,7 @@ fn command(config: &UplinkConfig, socket: &Path, pin: &ProcessRef, ready: &Owned
 fn hand_ready_descriptor(command: &mut Command, sender: OwnedFd) {
     let setup = move || {
         nix::unistd::setsid()?;
+        close_on_exec()?;
         // SAFETY: integers only. Where Yama restricts ptrace(2) this lets a later daemon find the router through
         // the helper's tap; elsewhere it is refused, which is as well.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, ANY_TRACER, 0, 0, 0) };
@@ -127,8 +129,13 @@ async fn await_ready(process: &ProcessRef, mut ready: pipe::Receiver, api: &Api)
             Ok(_) => std::future::pending().await,
             Err(error) => return Err(error.to_string()),
         }
-        while api.list().await.is_err() {
-            tokio::time::sleep(API_POLL).await;
+        loop {
+            match api.list().await {
+                Ok(_) => break,
+                // Not bound yet.
+                Err(error) if error.had_no_effect() => tokio::time::sleep(API_POLL).await,
+                Err(error) => return Err(format!("its API: {error}")),
+            }
         }
         Ok(())
     };

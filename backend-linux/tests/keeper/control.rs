@@ -74,8 +74,13 @@ pub fn inherits_nothing() {
     on_runtime(async {
         let node = Node::new();
         let listener = std::os::unix::net::UnixListener::bind(node.paths.runtime.join("d")).unwrap();
+        // What a careless library would leave: a descriptor without CLOEXEC.
+        // SAFETY: plain integers.
+        let leaky = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
         let pin = node.create().await;
         let control = node.control(&pin.process).await;
+        // SAFETY: the descriptor was made above.
+        unsafe { libc::close(leaky) };
         for (number, target) in descriptors(&control) {
             let target = target.to_string_lossy().into_owned();
             let log = number <= 2 && (target == "/dev/null" || target.ends_with("control.log"));
@@ -148,6 +153,49 @@ async fn raw_request(socket: PathBuf) -> Response {
         holdfast_linux::protocol::Envelope { deadline_ms: 10_000, request: Request::ObserveRouter };
     write_frame(&mut stream, &envelope).await.unwrap();
     read_frame(&mut stream).await.unwrap().unwrap()
+}
+
+/// A panic of the worker ends the control: one that answers pings and can do nothing would never be replaced.
+pub fn ends_with_its_worker() {
+    on_runtime(async {
+        let node = Node::new();
+        let pin = node.create().await;
+        let control = node.control(&pin.process).await;
+        let client = Arc::new(client(&node));
+        let request = tokio::spawn({
+            let client = client.clone();
+            async move { client.detach(Slot(u32::MAX)).await }
+        });
+        tokio::time::timeout(Duration::from_secs(5), holdfast_linux::process::exited(&control))
+            .await
+            .unwrap()
+            .unwrap();
+        // The request that killed it is sent once more and kills the next one too; then its outcome is unknown.
+        let second = node.keepers.start_control(&pin.process).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(5), holdfast_linux::process::exited(&second))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(request.await.unwrap().unwrap_err().class, Class::Unknown);
+    });
+}
+
+/// More silent clients than there are places delay another client, and do not make the control look dead.
+pub fn outlives_many_silent_clients() {
+    on_runtime(async {
+        let node = Node::new();
+        let pin = node.create().await;
+        let control = node.control(&pin.process).await;
+        let mut silent = Vec::new();
+        for _ in 0..200 {
+            silent.push(UnixStream::connect(node.paths.control_socket()).await.unwrap());
+        }
+        client(&node).ensure_network(&network("n1")).await.unwrap();
+        assert!(is_alive(&control));
+        drop(silent);
+        let observed = node.keepers.observe_keepers(&hints(&pin)).await.unwrap();
+        assert_eq!(observed.control, ControlObserved::Answering(control));
+    });
 }
 
 pub fn outlives_bad_clients() {
@@ -386,11 +434,10 @@ pub fn connect_as_daemon(base: &OsStr) -> ! {
     on_runtime(async {
         let client = ControlClient::new(&paths, Role::Daemon);
         client.ping().await.unwrap();
-        let mut out = tokio::io::stdout();
-        out.write_all(b"x").await.unwrap();
-        out.flush().await.unwrap();
-        let mut byte = [0u8];
-        let _ = tokio::io::stdin().read(&mut byte).await;
+        use std::io::{Read, Write};
+        std::io::stdout().write_all(b"x").unwrap();
+        std::io::stdout().flush().unwrap();
+        let _ = std::io::stdin().read(&mut [0u8]);
     });
     std::process::exit(0)
 }

@@ -63,8 +63,9 @@ impl Hands for FileHands {
     async fn attach(&mut self, _: &AttachmentPlan) -> Result<(), RouterError> {
         Ok(())
     }
-    /// Blocks its thread for so many milliseconds, as a synchronous netlink call would.
+    /// Panics for the largest slot; else blocks its thread for so many milliseconds, as a synchronous netlink call would.
     async fn detach(&mut self, slot: Slot) -> Result<(), RouterError> {
+        assert_ne!(slot.0, u32::MAX, "the test wants a panic");
         std::thread::sleep(Duration::from_millis(u64::from(slot.0)));
         Ok(())
     }

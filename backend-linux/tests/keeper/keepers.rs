@@ -269,7 +269,7 @@ pub fn descriptors_go_to_the_service_manager() {
         }
     }
     let names: Vec<_> = stored.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["holdfast-user", "holdfast-net", "holdfast-cgroup", "holdfast-mnt"]);
+    assert_eq!(names, ["holdfast-user", "holdfast-net", "holdfast-mnt", "holdfast-cgroup"]);
     restart_with(&stored, ids.unwrap());
 }
 

@@ -41,6 +41,8 @@ const CASES: &[Case] = &[
     ("control_answers_and_works", control::answers_and_works),
     ("control_inherits_nothing", control::inherits_nothing),
     ("control_is_busy_in_words", control::is_busy_in_words),
+    ("control_ends_with_its_worker", control::ends_with_its_worker),
+    ("control_outlives_many_silent_clients", control::outlives_many_silent_clients),
     ("control_outlives_bad_clients", control::outlives_bad_clients),
     ("control_of_another_kind_is_foreign_or_silent", control::of_another_kind_is_foreign_or_silent),
     ("control_takes_stale_paths", control::takes_stale_paths),
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
     match arguments.get(1).and_then(|argument| argument.to_str()) {
         Some("pin") => holdfast_linux::keeper::pin_main(&arguments[2..]),
         Some("control") => return ExitCode::from(u8::try_from(hands::control(&arguments[2..])).unwrap_or(1)),
+        Some("answer") => uplink::answer(&arguments[2..]),
         Some("start-and-die") => pin::start_and_die(&arguments[2]),
         Some("connect-as-daemon") => control::connect_as_daemon(&arguments[2]),
         Some("import-descriptors") => keepers::import_descriptors(&arguments[2]),

@@ -80,18 +80,7 @@ pub fn of_a_dead_daemon_does_not_stay() {
             .spawn()
             .unwrap();
         assert!(child.wait().await.unwrap().success());
-        let state = node.paths.state.clone().into_os_string().into_string().unwrap();
-        let pins = || {
-            std::fs::read_dir("/proc")
-                .unwrap()
-                .filter(|entry| {
-                    let path = entry.as_ref().unwrap().path().join("cmdline");
-                    std::fs::read_to_string(path)
-                        .is_ok_and(|line| line.contains("\0pin\0") && line.contains(&state))
-                })
-                .count()
-        };
-        until("no pin is left", || pins() == 0).await;
+        until("no pin is left", || node.keepers.stray_pins(None).is_empty()).await;
     });
 }
 
@@ -117,6 +106,8 @@ pub fn stop_is_exact_and_leaves_no_zombie() {
         let mut stranger = pin.clone();
         stranger.start_time_ticks += 1;
         node.keepers.stop_process(&stranger).await.unwrap();
+        assert_eq!(node.keepers.stray_pins(None), std::slice::from_ref(&pin));
+        assert!(node.keepers.stray_pins(Some(&pin)).is_empty());
         assert!(is_alive(&pin), "another process of the same pid was stopped");
         let watch = holdfast_linux::process::ProcessWatch::open(&pin).unwrap().unwrap();
         let started = std::time::Instant::now();

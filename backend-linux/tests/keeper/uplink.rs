@@ -40,23 +40,23 @@ async fn start(node: &Node, uplink: &LinuxUplink, pin: &PinStarted) -> ProcessRe
 
 /// Something that answers in the router on its address on the tap.
 async fn answer_inside(node: &Node, pin: &ProcessRef, router_port: u16, word: &str) -> Child {
-    let mut command = node.keepers.command_inside(pin, "busybox").unwrap();
-    command.args([
-        "nc",
-        "-lk",
-        "-s",
-        &GUEST_ADDRESS.to_string(),
-        "-p",
-        &router_port.to_string(),
-        "-e",
-        "echo",
-        word,
-    ]);
+    let mut command = node.keepers.command_inside(pin, "/proc/self/exe").unwrap();
+    command.args(["answer", &format!("{GUEST_ADDRESS}:{router_port}"), word]);
     let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     let table = format!("/proc/{}/net/tcp", pin.pid);
     let entry = format!(":{router_port:04X} 00000000:0000 0A");
     until("it listens inside", || std::fs::read_to_string(&table).unwrap().contains(&entry)).await;
     child
+}
+
+/// The body of `answer ADDRESS WORD`: says the word to everyone who connects.
+pub fn answer(arguments: &[std::ffi::OsString]) -> ! {
+    use std::io::Write;
+    let listener = TcpListener::bind(arguments[0].to_str().unwrap()).unwrap();
+    for stream in listener.incoming() {
+        let _ = stream.unwrap().write_all(arguments[1].as_encoded_bytes());
+    }
+    std::process::exit(0)
 }
 
 async fn ask(host_port: u16) -> String {
