@@ -1,0 +1,39 @@
+//! What the worker does the work with.
+
+use holdfast_core::{
+    error::RouterError,
+    id::{SandboxId, Slot},
+    observed::RouterObserved,
+    plan::{AttachmentPlan, NetworkPlan, SandboxPlan},
+    ruleset::{Element, Ruleset},
+    world::Probe,
+};
+use std::collections::BTreeSet;
+
+/// Core's `Router` as the one worker of a control does it: serialized, hence `&mut self`, and on one thread,
+/// hence without `Send`.
+#[allow(async_fn_in_trait)]
+pub trait Hands {
+    /// See [`holdfast_core::world::Router::observe_router`].
+    async fn observe_router(&mut self) -> Result<RouterObserved, RouterError>;
+    /// See [`holdfast_core::world::Router::ensure_ruleset`].
+    async fn ensure_ruleset(&mut self, ruleset: &Ruleset) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::add_elements`].
+    async fn add_elements(&mut self, elements: &BTreeSet<Element>) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::remove_elements`].
+    async fn remove_elements(&mut self, elements: &BTreeSet<Element>) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::ensure_network`].
+    async fn ensure_network(&mut self, plan: &NetworkPlan) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::remove_network`].
+    async fn remove_network(&mut self, plan: &NetworkPlan) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::ensure_sandbox`].
+    async fn ensure_sandbox(&mut self, plan: &SandboxPlan) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::remove_sandbox`].
+    async fn remove_sandbox(&mut self, id: &SandboxId) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::attach`].
+    async fn attach(&mut self, plan: &AttachmentPlan) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::detach`].
+    async fn detach(&mut self, slot: Slot) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::probe`].
+    async fn probe(&mut self, probe: &Probe) -> Result<bool, RouterError>;
+}
