@@ -334,7 +334,8 @@ async fn receive_terminal(listener: &UnixListener, size: (u16, u16)) -> io::Resu
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     let flags = nix::fcntl::OFlag::from_bits_retain(nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_GETFL)?);
     nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_SETFL(flags | nix::fcntl::OFlag::O_NONBLOCK))?;
-    let terminal = Terminal(AsyncFd::new(fd)?);
+    // SAFETY: an OwnedFd stays the same open descriptor until it is dropped, and Terminal never takes it out.
+    let terminal = Terminal(unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)?);
     terminal.resize(size.0, size.1)?;
     Ok(terminal)
 }

@@ -21,7 +21,9 @@ pub(crate) fn class_of(error: &io::Error) -> Class {
         _ => match error.kind() {
             io::ErrorKind::NotFound => Class::Missing,
             io::ErrorKind::PermissionDenied => Class::Denied,
-            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => Class::Corrupt,
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
+                Class::Corrupt
+            }
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Class::Exhausted,
             _ => Class::Fatal,
         },

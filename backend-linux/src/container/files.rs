@@ -75,6 +75,11 @@ impl Files {
         self.bundle.join("monitor.log")
     }
 
+    /// What conmon says of the start (`_OCI_SYNCPIPE`).
+    pub(crate) fn answer(&self) -> PathBuf {
+        self.bundle.join("answer")
+    }
+
     /// Directory in which conmon leaves the exit code.
     pub(crate) fn exit_dir(&self) -> PathBuf {
         self.bundle.join("exit")
@@ -193,8 +198,17 @@ impl Files {
 
     /// Deletes what only a living start needs; the exit code stays.
     pub(crate) fn delete_start(&self) -> io::Result<()> {
-        let names =
-            ["attach", "ctl", "winsz", "init.pid", "monitor.pid", "monitor.log", "started.json", "boot"];
+        let names = [
+            "answer",
+            "attach",
+            "ctl",
+            "winsz",
+            "init.pid",
+            "monitor.pid",
+            "monitor.log",
+            "started.json",
+            "boot",
+        ];
         for path in names.iter().map(|name| self.bundle.join(name)).chain([self.config()]) {
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

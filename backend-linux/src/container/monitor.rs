@@ -6,24 +6,26 @@ use super::{
     files::{Files, Located, read_pid},
     joined::Inside,
 };
-use crate::process::process_ref;
+use crate::process::{is_alive, process_ref};
 use holdfast_core::{
     error::{Class, ContainerError},
+    id::ProcessRef,
     plan::ContainerPlan,
 };
 use serde::Deserialize;
-use std::{os::fd::AsRawFd, process::Stdio, time::Duration};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
-    process::Command,
+use std::{
+    os::fd::AsRawFd,
+    process::Stdio,
+    time::{Duration, Instant},
 };
+use tokio::process::Command;
 
 /// How long conmon may take to detach itself.
 const DETACH_DEADLINE: Duration = Duration::from_secs(10);
 /// How long `crun create` may take: a few milliseconds, unless the disk is very busy.
 const CREATE_DEADLINE: Duration = Duration::from_secs(30);
-/// The longest answer of conmon.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// How often the answer is looked for: `crun create` takes some ten milliseconds.
+const ANSWER_POLL: Duration = Duration::from_millis(1);
 
 /// What conmon says on `_OCI_SYNCPIPE`; older versions say `data`, newer ones `pid`.
 #[derive(Deserialize)]
@@ -46,16 +48,23 @@ impl LinuxContainers {
         inside: &Inside,
     ) -> Result<Located, ContainerError> {
         let subject = subject(plan);
-        let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)
-            .map_err(|error| io_fail("make a pipe for", &subject, error.into()))?;
+        if plan_path_has_colon(&self.log_path(&plan.id)) {
+            let cause =
+                format!("conmon takes no colon in a log's path: {}", self.log_path(&plan.id).display());
+            return Err(
+                fail(Class::Denied, "start", subject, cause).with_remedy("choose a --root without a colon")
+            );
+        }
+        // A file, not a pipe: a monitor whose answer nobody reads any more (the daemon was killed) must not die of it.
+        let answer = std::fs::File::create(files.answer())
+            .map_err(|error| io_fail("make a file for", &subject, error))?;
         let log = std::fs::File::create(files.monitor_log())
             .map_err(|error| io_fail("write the monitor's log of", &subject, error))?;
-        let mut command = inside.command(&self.tools.conmon, &[write.as_raw_fd()]);
+        let mut command = inside.command(&self.tools.conmon, &[answer.as_raw_fd()]);
         self.monitor_arguments(&mut command, plan, files);
-        command.env("_OCI_SYNCPIPE", write.as_raw_fd().to_string());
+        command.env("_OCI_SYNCPIPE", answer.as_raw_fd().to_string());
         command.stdout(Stdio::null()).stderr(log).kill_on_drop(true);
         let mut launcher = inside.spawn(command).await?;
-        drop(write);
         let status = tokio::time::timeout(DETACH_DEADLINE, launcher.wait())
             .await
             .map_err(|_| fail(Class::Unknown, "start the monitor of", &subject, "it did not detach in time"))?
@@ -70,7 +79,7 @@ impl LinuxContainers {
             ));
         }
         let monitor = read_pid(&files.monitor_pid()).and_then(|pid| process_ref(pid).ok().flatten());
-        let init = read_answer(read, &subject).await?;
+        let init = read_answer(files, plan, monitor.as_ref()).await?;
         let init = process_ref(init).map_err(|error| io_fail("look at the process of", &subject, error))?;
         Ok(Located { init, monitor })
     }
@@ -111,26 +120,35 @@ pub(super) fn subject(plan: &ContainerPlan) -> String {
     format!("container {} ({})", plan.name, plan.id)
 }
 
+fn plan_path_has_colon(path: &std::path::Path) -> bool {
+    path.as_os_str().as_encoded_bytes().contains(&b':')
+}
+
 /// The pid that conmon tells of, once crun has created the container.
-async fn read_answer(pipe: std::os::fd::OwnedFd, subject: &str) -> Result<u32, ContainerError> {
-    let pipe = tokio::net::unix::pipe::Receiver::from_owned_fd(pipe)
-        .map_err(|error| io_fail("watch the monitor of", subject, error))?;
-    let mut line = Vec::new();
-    let mut pipe = BufReader::new(pipe.take(ANSWER_BYTES_MAX));
-    tokio::time::timeout(CREATE_DEADLINE, pipe.read_until(b'\n', &mut line))
-        .await
-        .map_err(|_| {
-            fail(
-                Class::Unknown,
-                "create",
-                subject,
-                format!("crun was not done after {} s", CREATE_DEADLINE.as_secs()),
-            )
-        })?
-        .map_err(|error| io_fail("read from the monitor of", subject, error))?;
-    if line.is_empty() {
-        return Err(fail(Class::Unknown, "create", subject, "the monitor ended without an answer"));
-    }
+async fn read_answer(
+    files: &Files,
+    plan: &ContainerPlan,
+    monitor: Option<&ProcessRef>,
+) -> Result<u32, ContainerError> {
+    let subject = &subject(plan);
+    let started = Instant::now();
+    let line = loop {
+        // Looked at before the file: what it wrote before its end is read after it.
+        let alive = monitor.is_some_and(is_alive);
+        let text = std::fs::read(files.answer())
+            .map_err(|error| io_fail("read from the monitor of", subject, error))?;
+        if text.contains(&b'\n') {
+            break text;
+        }
+        if !alive {
+            return Err(fail(Class::Transient, "create", subject, "the monitor ended without an answer"));
+        }
+        if started.elapsed() > CREATE_DEADLINE {
+            let cause = format!("crun was not done after {} s", CREATE_DEADLINE.as_secs());
+            return Err(fail(Class::Unknown, "create", subject, cause));
+        }
+        tokio::time::sleep(ANSWER_POLL).await;
+    };
     let answer: Answer = serde_json::from_slice(&line).map_err(|error| {
         fail(
             Class::Corrupt,
@@ -146,7 +164,12 @@ async fn read_answer(pipe: std::os::fd::OwnedFd, subject: &str) -> Result<u32, C
                 "" => "crun failed and said nothing",
                 message => message,
             };
-            Err(fail(class_of_text(said), "create", subject, said))
+            let command = plan.argv.first().map_or("", String::as_str);
+            let cause = match said.contains(command) {
+                true => said.to_owned(),
+                false => format!("{said} (the command is {command})"),
+            };
+            Err(fail(class_of_text(said), "create", subject, cause))
         }
     }
 }

@@ -152,13 +152,16 @@ fn build(paths: &Paths, plan: &ContainerPlan) -> Result<Spec, OciSpecError> {
         // podman's default: ping works without CAP_NET_RAW, for the group of root; icmp(7).
         .sysctl([("net.ipv4.ping_group_range".to_owned(), "0 0".to_owned())])
         .build()?;
-    SpecBuilder::default()
+    let mut spec = SpecBuilder::default()
         .version("1.0.2")
         .root(RootBuilder::default().path(paths.container_root(plan.id.as_str())).readonly(false).build()?)
         .process(process(&first)?)
         .mounts(mounts(paths, plan)?)
         .linux(linux)
-        .build()
+        .build()?;
+    // The builder fills it in, and the runtime would rename the whole sandbox, whose own name it is.
+    spec.set_hostname(None);
+    Ok(spec)
 }
 
 /// New pid, mount and cgroup namespaces; the sandbox's for the rest. The user namespace is the node's.

@@ -14,10 +14,13 @@ use holdfast_core::{
     id::ProcessRef,
     plan::ContainerPlan,
     spec::RootSource,
+    time::Span,
     world::Started,
 };
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
+/// What ends a start that came to nothing.
+const SIGKILL: u32 = 9;
 /// How long a child that mounts may take.
 pub(super) const MOUNT_DEADLINE: Duration = Duration::from_secs(20);
 /// How long `crun start` may take.
@@ -40,6 +43,8 @@ impl LinuxContainers {
             return Ok(started);
         }
         if files.has_runtime_state() || files.has_bundle() {
+            // A start that nobody finished: what it made is no workload yet, or is dead.
+            self.stop(&plan.id, plan.incarnation, SIGKILL, Span::default(), Some(pin)).await?;
             self.clean(&plan.id, plan.incarnation, Some(pin)).await?;
         }
         match self.start_fresh(plan, &files, pin).await {
@@ -55,17 +60,18 @@ impl LinuxContainers {
         files: &Files,
         pin: &ProcessRef,
     ) -> Result<Option<Started>, ContainerError> {
-        let Located { init: Some(init), monitor: Some(monitor) } = files.locate() else { return Ok(None) };
+        let Located { init: Some(init), monitor } = self.settle(files).await? else { return Ok(None) };
+        // One that is created and not recorded may be found before its monitor is.
+        let Some(monitor) = monitor.or_else(|| files.search_monitors().into_iter().next()) else {
+            return Ok(None);
+        };
         if !is_alive(&init) {
             return Ok(files.exit_code().map(|_| Started { init, monitor }));
         }
         if std::fs::symlink_metadata(files.start_gate()).is_ok() {
             if !is_alive(&monitor) {
                 // Nobody would hold its output: it has run nothing yet, so it is made again.
-                return self
-                    .stop(&plan.id, plan.incarnation, 9, Default::default(), Some(pin))
-                    .await
-                    .map(|_| None);
+                return Ok(None);
             }
             self.record(plan, files, &Located { init: Some(init.clone()), monitor: Some(monitor.clone()) })?;
             self.open_gate(plan, files, &Inside::of(Some(pin))?, &init).await?;
@@ -173,7 +179,7 @@ impl LinuxContainers {
         error: ContainerError,
     ) -> ContainerError {
         let undone = async {
-            self.stop(&plan.id, plan.incarnation, 9, Default::default(), Some(pin)).await?;
+            self.stop(&plan.id, plan.incarnation, SIGKILL, Span::default(), Some(pin)).await?;
             self.clean(&plan.id, plan.incarnation, Some(pin)).await
         }
         .await;

@@ -71,7 +71,7 @@ impl LinuxContainers {
 
     /// The processes of the start, once an interrupted start has come to rest: a monitor that is still creating the
     /// container would bring it up behind our back.
-    async fn settle(&self, files: &Files) -> Result<Located, ContainerError> {
+    pub(super) async fn settle(&self, files: &Files) -> Result<Located, ContainerError> {
         let located = files.locate();
         if located.init.is_some() || !files.has_bundle() {
             return Ok(located);
