@@ -344,7 +344,7 @@ fn seen<'a>(observed: &'a mut Observed, records: &Records, name: &str) -> &'a mu
 
 fn die(observed: &mut Observed, records: &Records, name: &str, exit: Option<i32>) {
     let seen = seen(observed, records, name);
-    (seen.init, seen.netns) = (None, None);
+    (seen.init, seen.netns, seen.monitor) = (None, None, None);
     seen.exit = exit.map(|code| ExitObserved { code: Some(code) });
 }
 
@@ -539,5 +539,26 @@ fn a_restart_held_back_is_due_at_once_in_another_boot() {
     let mut observed = whole(&records);
     assert!(started(&plan(&records, &observed)).is_empty());
     observed.boot_id = holdfast_core::id::BootId::from_raw("boot-2");
+    assert_eq!(started(&plan(&records, &observed)), ["web"]);
+}
+
+#[test]
+fn a_monitor_that_has_not_spoken_yet_is_waited_for() {
+    let mut records = node();
+    add_container(&mut records, &request("web"), 1);
+    let mut observed = whole(&records);
+    let seen = seen(&mut observed, &records, "web");
+    (seen.init, seen.netns) = (None, None);
+    let plan = plan(&records, &observed);
+    assert!(plan.work.is_empty() && plan.settle.is_empty(), "{plan:?}");
+    assert!(plan.next_due.is_some_and(|due| due > NOW), "nobody looks again");
+}
+
+#[test]
+fn an_end_that_nobody_could_read_is_a_loss() {
+    let records = three();
+    let mut observed = whole(&records);
+    die(&mut observed, &records, "web", None);
+    seen(&mut observed, &records, "web").exit = Some(ExitObserved { code: None });
     assert_eq!(started(&plan(&records, &observed)), ["web"]);
 }

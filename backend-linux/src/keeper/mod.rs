@@ -2,7 +2,7 @@
 
 mod control;
 pub mod held;
-mod idmap;
+pub(crate) mod idmap;
 mod inside;
 pub mod namespace;
 mod observe;

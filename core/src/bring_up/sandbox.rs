@@ -141,6 +141,10 @@ impl<'a> View<'a> {
             }
             return false;
         }
+        if record.running().is_some() {
+            // It has ended and its monitor has not said how yet: settled by the next look.
+            return false;
+        }
         if !self.is_due(record) {
             if seen.remains {
                 steps.push(Step::CleanContainer(record.id.clone(), record.incarnation));
@@ -165,8 +169,8 @@ impl<'a> View<'a> {
                 RunState::Waiting { not_before, boot_id, .. } => {
                     boot_id != &self.observed.boot_id || *not_before <= self.observed.at
                 }
-                RunState::Created | RunState::Running { .. } => true,
-                RunState::Exited { .. } | RunState::Failed { .. } => false,
+                RunState::Created => true,
+                RunState::Running { .. } | RunState::Exited { .. } | RunState::Failed { .. } => false,
             }
     }
 

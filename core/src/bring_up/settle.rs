@@ -5,10 +5,10 @@ use super::case::Case;
 use crate::{
     id::ContainerId,
     journal::Subject,
-    observed::{ContainerObserved, ExitObserved, Observed},
+    observed::{ContainerObserved, Observed},
     record::{ContainerRecord, Desired, Records, RunState},
     restart,
-    time::{Mono, Wall},
+    time::{Mono, Span, Wall},
 };
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +18,13 @@ pub(super) struct Settled {
     pub(super) containers: BTreeMap<ContainerId, ContainerRecord>,
     pub(super) next_due: Option<Mono>,
 }
+
+fn sooner(next_due: &mut Option<Mono>, at: Mono) {
+    *next_due = Some(next_due.map_or(at, |due| due.min(at)));
+}
+
+/// How soon a container is looked at again whose process has ended and whose monitor has not yet said how.
+const WITNESS_WAIT: Span = Span::from_ms(50);
 
 /// SIGKILL and SIGTERM as exit codes: what a container ends with when the node goes down around it.
 const KILLED: i32 = 128 + 9;
@@ -46,12 +53,15 @@ pub(super) fn settle(
             settled.containers.insert(container.id.clone(), next);
         }
         let effective = settled.containers.get(&container.id).unwrap_or(container);
+        if effective.running().is_some() && seen.init.is_none() {
+            sooner(&mut settled.next_due, observed.at.after(WITNESS_WAIT));
+        }
         if let RunState::Waiting { not_before, boot_id, .. } = &effective.state
             && effective.desired == Desired::Running
             && boot_id == &observed.boot_id
             && *not_before > observed.at
         {
-            settled.next_due = Some(settled.next_due.map_or(*not_before, |due| due.min(*not_before)));
+            sooner(&mut settled.next_due, *not_before);
         }
     }
     settled
@@ -82,41 +92,31 @@ fn next_record(
         });
     }
     container.running()?;
-    match &seen.exit {
-        Some(exit) if container.desired == Desired::Stopped => Some(ContainerRecord {
-            state: RunState::Exited { exit_code: exit.code, at: wall },
-            ..container.clone()
-        }),
-        None if container.desired == Desired::Stopped => Some(ContainerRecord {
-            state: RunState::Exited { exit_code: None, at: wall },
-            ..container.clone()
-        }),
-        Some(exit) if !died_with_the_node(observed, case, container, exit) => {
-            Some(restart::after_exit(container, exit.code, observed.at, wall, &observed.boot_id))
+    let code = seen.exit.and_then(|exit| exit.code);
+    if code.is_none() && seen.monitor.is_some() {
+        // The witness lives and has not spoken yet.
+        return None;
+    }
+    if container.desired == Desired::Stopped {
+        let state = RunState::Exited { exit_code: code, at: wall };
+        return Some(ContainerRecord { state, ..container.clone() });
+    }
+    match code {
+        Some(code) if !died_with_the_node(observed, case, container, code) => {
+            Some(restart::after_exit(container, Some(code), observed.at, wall, &observed.boot_id))
         }
-        // No exit of its own: it died with the node, or its monitor did before it could tell. It is lost, and
-        // the cure for that is a restart at once, whatever the policy for ends of its own says.
-        Some(_) | None => {
-            let exit_code = seen.exit.and_then(|exit| exit.code);
-            Some(ContainerRecord {
-                state: RunState::Waiting {
-                    exit_code,
-                    not_before: Mono(0),
-                    boot_id: observed.boot_id.clone(),
-                },
-                ..container.clone()
-            })
+        // No end of its own that anybody saw: it died with the node, or after its monitor. It is lost, and the
+        // cure for that is a restart at once, whatever the policy for ends of its own says.
+        exit_code => {
+            let boot_id = observed.boot_id.clone();
+            let state = RunState::Waiting { exit_code, not_before: Mono(0), boot_id };
+            Some(ContainerRecord { state, ..container.clone() })
         }
     }
 }
 
 /// A signal that ended it while everything else ended too, or in another boot, was not meant for it.
-fn died_with_the_node(
-    observed: &Observed,
-    case: Case,
-    container: &ContainerRecord,
-    exit: &ExitObserved,
-) -> bool {
+fn died_with_the_node(observed: &Observed, case: Case, container: &ContainerRecord, code: i32) -> bool {
     let another_boot = container.running().is_some_and(|(init, _)| init.boot_id != observed.boot_id);
-    (case == Case::Rebuild || another_boot) && matches!(exit.code, Some(KILLED | TERMINATED) | None)
+    (case == Case::Rebuild || another_boot) && matches!(code, KILLED | TERMINATED)
 }
