@@ -14,7 +14,8 @@ pub fn plan_load(records: &Records, mut image: ImageRecord) -> (Vec<Change>, Ima
     let mut changes = Vec::new();
     for other in records.images.values() {
         if other.id == image.id {
-            let kept = other.names.iter().filter(|name| !image.names.contains(name)).cloned().collect::<Vec<_>>();
+            let kept =
+                other.names.iter().filter(|name| !image.names.contains(name)).cloned().collect::<Vec<_>>();
             image.names.extend(kept);
         } else if other.names.iter().any(|name| image.names.contains(name)) {
             let mut other = other.clone();
@@ -87,7 +88,10 @@ mod tests {
         load(&mut records, image("b", &["x:latest"], &["l1", "l2"]));
         assert_eq!(records.images[&ImageId::from_raw("a")].names, ["x:1"]);
         assert_eq!(records.images[&ImageId::from_raw("b")].names, ["x:latest"]);
-        assert_eq!(load(&mut records, image("b", &["y:latest"], &["l1", "l2"])).names, ["y:latest", "x:latest"]);
+        assert_eq!(
+            load(&mut records, image("b", &["y:latest"], &["l1", "l2"])).names,
+            ["y:latest", "x:latest"]
+        );
     }
 
     #[test]
@@ -101,6 +105,9 @@ mod tests {
             records.apply(change);
         }
         assert_eq!(plan_remove(&records, &ImageId::from_raw("a")).expect("unused").1, ["l1"]);
-        assert_eq!(plan_remove(&records, &ImageId::from_raw("b")).expect_err("gone").code, RefusalCode::NotFound);
+        assert_eq!(
+            plan_remove(&records, &ImageId::from_raw("b")).expect_err("gone").code,
+            RefusalCode::NotFound
+        );
     }
 }

@@ -23,17 +23,27 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let read = tokio::time::timeout(BODY_DEADLINE, Bytes::from_request(request, state));
         let bytes = match read.await {
-            Err(_) => return Err(Problem::new(408, "timeout", format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs()))),
+            Err(_) => {
+                return Err(Problem::new(
+                    408,
+                    "timeout",
+                    format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs()),
+                ));
+            }
             Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-                return Err(Problem::new(413, "too_large", format!("the body is larger than {} KiB", super::BODY_BYTES_MAX >> 10)));
+                return Err(Problem::new(
+                    413,
+                    "too_large",
+                    format!("the body is larger than {} KiB", super::BODY_BYTES_MAX >> 10),
+                ));
             }
             Ok(Err(rejection)) => return Err(Problem::new(400, "invalid", rejection.body_text())),
             Ok(Ok(bytes)) => bytes,
         };
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        serde_json::from_slice(text)
-            .map(Self)
-            .map_err(|error| Problem::new(400, "invalid", format!("the body is not what this endpoint takes: {error}")))
+        serde_json::from_slice(text).map(Self).map_err(|error| {
+            Problem::new(400, "invalid", format!("the body is not what this endpoint takes: {error}"))
+        })
     }
 }
 

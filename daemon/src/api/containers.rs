@@ -4,7 +4,6 @@ use super::{
     App,
     body::{Body, Query},
     problem::Problem,
-    resolve,
     types::{ContainerDetails, ContainerView, ListQuery, Waited},
 };
 use crate::node::world::Node;
@@ -16,17 +15,13 @@ use axum::{
 use holdfast_core::{
     driver,
     error::{Refusal, RefusalCode},
+    ops::find,
     ops::request::{RemoveRequest, RunRequest, StopRequest},
     record::{ContainerRecord, Records, RunState},
 };
 use std::sync::Arc;
 
 type Shared<N> = State<Arc<App<N>>>;
-
-/// The name that a reference means; drivers know objects by name.
-async fn name_of<N: Node>(app: &App<N>, reference: &str) -> Result<String, Problem> {
-    app.world.read(|records| resolve::container(records, reference).map(|one| one.name.clone())).await.map_err(Problem::from)
-}
 
 async fn view<N: Node>(app: &App<N>, container: &ContainerRecord) -> Json<ContainerView> {
     Json(app.world.read(|records| ContainerView::new(records, container)).await)
@@ -38,7 +33,12 @@ pub async fn list<N: Node>(
     Query(query): Query<ListQuery>,
 ) -> Json<Vec<ContainerView>> {
     let all = |records: &Records| -> Vec<ContainerView> {
-        records.containers.values().map(|one| ContainerView::new(records, one)).filter(|view| query.takes(view)).collect()
+        records
+            .containers
+            .values()
+            .map(|one| ContainerView::new(records, one))
+            .filter(|view| query.takes(view))
+            .collect()
     };
     Json(app.world.read(all).await)
 }
@@ -60,7 +60,7 @@ pub async fn inspect<N: Node>(
     Path(reference): Path<String>,
 ) -> Result<Json<ContainerDetails>, Problem> {
     let details = |records: &Records| {
-        resolve::container(records, &reference).map(|container| ContainerDetails {
+        find::container(records, &reference).map(|container| ContainerDetails {
             view: ContainerView::new(records, container),
             record: container.clone(),
             sandbox: records.sandboxes.get(&container.sandbox).cloned(),
@@ -74,9 +74,8 @@ pub async fn start<N: Node>(
     State(app): Shared<N>,
     Path(reference): Path<String>,
 ) -> Result<Json<ContainerView>, Problem> {
-    let name = name_of(&app, &reference).await?;
     let container = app
-        .operate(|app| async move { driver::start_container(&*app.world, &app.session, &name).await })
+        .operate(|app| async move { driver::start_container(&*app.world, &app.session, &reference).await })
         .await?;
     Ok(view(&app, &container).await)
 }
@@ -87,9 +86,10 @@ pub async fn stop<N: Node>(
     Path(reference): Path<String>,
     Body(request): Body<StopRequest>,
 ) -> Result<Json<ContainerView>, Problem> {
-    let name = name_of(&app, &reference).await?;
     let container = app
-        .operate(|app| async move { driver::stop_container(&*app.world, &app.session, &name, &request).await })
+        .operate(|app| async move {
+            driver::stop_container(&*app.world, &app.session, &reference, &request).await
+        })
         .await?;
     Ok(view(&app, &container).await)
 }
@@ -100,9 +100,10 @@ pub async fn restart<N: Node>(
     Path(reference): Path<String>,
     Body(request): Body<StopRequest>,
 ) -> Result<Json<ContainerView>, Problem> {
-    let name = name_of(&app, &reference).await?;
     let container = app
-        .operate(|app| async move { driver::restart_container(&*app.world, &app.session, &name, &request).await })
+        .operate(|app| async move {
+            driver::restart_container(&*app.world, &app.session, &reference, &request).await
+        })
         .await?;
     Ok(view(&app, &container).await)
 }
@@ -113,9 +114,10 @@ pub async fn remove<N: Node>(
     Path(reference): Path<String>,
     Query(request): Query<RemoveRequest>,
 ) -> Result<StatusCode, Problem> {
-    let name = name_of(&app, &reference).await?;
-    app.operate(|app| async move { driver::remove_container(&*app.world, &app.session, &name, &request).await })
-        .await?;
+    app.operate(|app| async move {
+        driver::remove_container(&*app.world, &app.session, &reference, &request).await
+    })
+    .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -138,7 +140,7 @@ pub async fn wait<N: Node>(
     Path(reference): Path<String>,
 ) -> Result<Json<Waited>, Problem> {
     // The identity, for the name could be another container's by then.
-    let id = app.world.read(|records| resolve::container(records, &reference).map(|one| one.id.clone())).await?;
+    let id = app.world.read(|records| find::container(records, &reference).map(|one| one.id.clone())).await?;
     let mut changes = app.world.changes();
     loop {
         changes.borrow_and_update();

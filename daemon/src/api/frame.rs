@@ -36,9 +36,7 @@ impl Frame {
             Self::Stdout(bytes) => (1, bytes.into()),
             Self::Stderr(bytes) => (2, bytes.into()),
             Self::StdinEnd => (3, (&[]).into()),
-            Self::Resize(rows, columns) => {
-                (4, [rows.to_be_bytes(), columns.to_be_bytes()].concat().into())
-            }
+            Self::Resize(rows, columns) => (4, [rows.to_be_bytes(), columns.to_be_bytes()].concat().into()),
             Self::Exit(code) => (5, code.to_be_bytes().to_vec().into()),
             Self::Failed(bytes) => (6, bytes.into()),
         }
@@ -57,7 +55,12 @@ impl Frame {
     }
 
     fn decode(kind: u8, payload: Vec<u8>) -> io::Result<Self> {
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("frame kind {kind} with {} bytes", payload.len()));
+        let invalid = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("frame kind {kind} with {} bytes", payload.len()),
+            )
+        };
         Ok(match kind {
             0 => Self::Stdin(payload),
             1 => Self::Stdout(payload),
@@ -128,7 +131,9 @@ mod tests {
             assert_eq!(Frame::read(&mut stream).await.unwrap().as_ref(), Some(frame));
         }
         assert_eq!(Frame::read(&mut stream).await.unwrap(), None);
-        for torn in [&[1, 0][..], &[1, 0, 0, 0, 9, 1], &[9, 0, 0, 0, 0], &[4, 0, 0, 0, 1, 1], &[1, 255, 0, 0, 0]] {
+        for torn in
+            [&[1, 0][..], &[1, 0, 0, 0, 9, 1], &[9, 0, 0, 0, 0], &[4, 0, 0, 0, 1, 1], &[1, 255, 0, 0, 0]]
+        {
             assert!(Frame::read(&mut &torn[..]).await.is_err(), "{torn:?}");
         }
     }

@@ -4,7 +4,6 @@ use super::{
     App,
     body::{BODY_DEADLINE, Query},
     problem::Problem,
-    resolve,
     types::ImageView,
 };
 use crate::node::world::Node;
@@ -16,7 +15,8 @@ use axum::{
 };
 use futures_util::StreamExt;
 use holdfast_core::{
-    error::Refusal,
+    error::{Refusal, WorldError},
+    ops::{find, image},
     record::{ImageRecord, Records},
     world::Durability,
 };
@@ -76,7 +76,7 @@ pub async fn inspect<N: Node>(
     State(app): Shared<N>,
     Path(reference): Path<String>,
 ) -> Result<Json<ImageRecord>, Problem> {
-    Ok(Json(app.world.read(|records| resolve::image(records, &reference).cloned()).await?))
+    Ok(Json(app.world.read(|records| find::image(records, &reference).cloned()).await?))
 }
 
 /// `POST /v1/images`: an archive, or JSON that says where one lies.
@@ -98,19 +98,24 @@ pub async fn load<N: Node>(
         let request: LoadRequest =
             serde_json::from_slice(&body).map_err(|error| Problem::new(400, "invalid", error.to_string()))?;
         if !request.path.is_absolute() {
-            return Err(Problem::new(400, "invalid", format!("path {} is not absolute", request.path.display())));
+            return Err(Problem::new(
+                400,
+                "invalid",
+                format!("path {} is not absolute", request.path.display()),
+            ));
         }
         (request.path, request.name.or(query.name), None)
     } else {
         let spool = spool(&*app.world, request.into_body()).await?;
         (spool.0.clone(), query.name, Some(spool))
     };
-    let image = tokio::spawn(async move {
+    let loading = tokio::spawn(async move {
         let loaded = load_file(&*app.world, &path, name.as_deref()).await;
         drop(spool);
         loaded
     });
-    let image = image.await.map_err(|error| Problem::internal(format!("the load did not end: {error}")))??;
+    let image =
+        loading.await.map_err(|error| Problem::internal(format!("the load did not end: {error}")))??;
     Ok((StatusCode::CREATED, Json(ImageView::from(&image))))
 }
 
@@ -130,10 +135,15 @@ async fn spool<N: Node>(world: &N, body: HttpBody) -> Result<Spool, Problem> {
             .await
             .map_err(|_| Problem::new(408, "timeout", "the archive stopped arriving"))?;
         let Some(chunk) = next else { break };
-        let chunk = chunk.map_err(|error| Problem::new(400, "invalid", format!("the archive broke off: {error}")))?;
+        let chunk =
+            chunk.map_err(|error| Problem::new(400, "invalid", format!("the archive broke off: {error}")))?;
         total = total.saturating_add(chunk.len() as u64);
         if total > ARCHIVE_BYTES_MAX {
-            return Err(Problem::new(413, "too_large", format!("the archive is larger than {} GiB", ARCHIVE_BYTES_MAX >> 30)));
+            return Err(Problem::new(
+                413,
+                "too_large",
+                format!("the archive is larger than {} GiB", ARCHIVE_BYTES_MAX >> 30),
+            ));
         }
         file.write_all(&chunk).await.map_err(|error| failed(&error))?;
     }
@@ -142,9 +152,10 @@ async fn spool<N: Node>(world: &N, body: HttpBody) -> Result<Spool, Problem> {
 }
 
 async fn load_file<N: Node>(world: &N, path: &FilePath, name: Option<&str>) -> Result<ImageRecord, Problem> {
-    let image = world.load_image(path, name).await.map_err(|error| Problem::from(holdfast_core::error::WorldError::from(error)))?;
+    let loaded =
+        world.load_image(path, name).await.map_err(|error| Problem::from(WorldError::from(error)))?;
     let decided = world
-        .transact(Durability::Power, |records: &Records| Ok::<_, Refusal>(holdfast_core::ops::image::plan_load(records, image)))
+        .transact(Durability::Power, |records: &Records| Ok::<_, Refusal>(image::plan_load(records, loaded)))
         .await?;
     Ok(decided?)
 }
@@ -154,13 +165,13 @@ pub async fn remove<N: Node>(
     State(app): Shared<N>,
     Path(reference): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    let id = app.world.read(|records| resolve::image(records, &reference).map(|image| image.id.clone())).await?;
+    let id = app.world.read(|records| find::image(records, &reference).map(|image| image.id.clone())).await?;
     let removed = tokio::spawn(async move {
         // The record first: without it nothing can be started from layers that are half gone.
-        let decide = |records: &Records| holdfast_core::ops::image::plan_remove(records, &id);
+        let decide = |records: &Records| image::plan_remove(records, &id);
         let layers = app.world.transact(Durability::Power, decide).await??;
         let removed = app.world.remove_layers(&layers).await;
-        removed.map_err(|error| Problem::from(holdfast_core::error::WorldError::from(error)))
+        removed.map_err(|error| Problem::from(WorldError::from(error)))
     });
     removed.await.map_err(|error| Problem::internal(format!("the removal did not end: {error}")))??;
     Ok(StatusCode::NO_CONTENT)

@@ -8,7 +8,6 @@ mod networks;
 mod node;
 mod pods;
 pub mod problem;
-mod resolve;
 pub mod server;
 mod streams;
 pub mod types;

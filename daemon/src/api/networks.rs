@@ -4,7 +4,6 @@ use super::{
     App,
     body::Body,
     problem::Problem,
-    resolve,
     types::{NetworkDetails, NetworkView, VerifyRequest},
 };
 use crate::node::world::Node;
@@ -15,6 +14,7 @@ use axum::{
 };
 use holdfast_core::{
     driver::{self, VerifyReport},
+    ops::find,
     ops::request::NetworkRequest,
     record::Records,
 };
@@ -35,8 +35,9 @@ pub async fn create<N: Node>(
     State(app): Shared<N>,
     Body(request): Body<NetworkRequest>,
 ) -> Result<(StatusCode, Json<NetworkView>), Problem> {
-    let network =
-        app.operate(|app| async move { driver::create_network(&*app.world, &app.session, &request).await }).await?;
+    let network = app
+        .operate(|app| async move { driver::create_network(&*app.world, &app.session, &request).await })
+        .await?;
     Ok((StatusCode::CREATED, Json(app.world.read(|records| NetworkView::new(records, &network)).await)))
 }
 
@@ -46,8 +47,10 @@ pub async fn inspect<N: Node>(
     Path(reference): Path<String>,
 ) -> Result<Json<NetworkDetails>, Problem> {
     let details = |records: &Records| {
-        resolve::network(records, &reference)
-            .map(|network| NetworkDetails { view: NetworkView::new(records, network), record: network.clone() })
+        find::network(records, &reference).map(|network| NetworkDetails {
+            view: NetworkView::new(records, network),
+            record: network.clone(),
+        })
     };
     Ok(Json(app.world.read(details).await?))
 }
@@ -57,8 +60,8 @@ pub async fn remove<N: Node>(
     State(app): Shared<N>,
     Path(reference): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    let name = app.world.read(|records| resolve::network(records, &reference).map(|one| one.name.clone())).await?;
-    app.operate(|app| async move { driver::remove_network(&*app.world, &app.session, &name).await }).await?;
+    app.operate(|app| async move { driver::remove_network(&*app.world, &app.session, &reference).await })
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -67,6 +70,10 @@ pub async fn verify<N: Node>(
     State(app): Shared<N>,
     Body(request): Body<VerifyRequest>,
 ) -> Result<Json<VerifyReport>, Problem> {
-    let report = tokio::spawn(async move { driver::verify_networks(&*app.world, &app.session, request.all).await });
-    report.await.map(Json).map_err(|error| Problem::internal(format!("the verification did not end: {error}")))
+    let report =
+        tokio::spawn(async move { driver::verify_networks(&*app.world, &app.session, request.all).await });
+    report
+        .await
+        .map(Json)
+        .map_err(|error| Problem::internal(format!("the verification did not end: {error}")))
 }

@@ -10,7 +10,7 @@ use crate::node::{notify, world::Node};
 use axum::{Json, extract::State};
 use holdfast_core::{
     driver::{self, BringUpReport, DownReport},
-    status::{self, StatusReport},
+    status::{self, ProcessStatus, StatusReport},
 };
 use std::sync::Arc;
 
@@ -27,14 +27,21 @@ pub async fn ping<N: Node>(State(app): Shared<N>) -> Json<Pong> {
 }
 
 /// `GET /v1/status`.
-pub async fn status<N: Node>(State(app): Shared<N>) -> Json<StatusReport> {
-    Json(status::report(&*app.world, &app.session).await)
+pub async fn status<N: Node>(State(app): Shared<N>) -> Result<Json<StatusReport>, Problem> {
+    let mut report = status::report(&*app.world, &app.session).await?;
+    // Core leaves this one out: only the daemon knows that it is the one that answers.
+    let process = holdfast_linux::process::own_process().ok();
+    report.processes.insert(
+        0,
+        ProcessStatus { role: "daemon".to_owned(), state: "running".to_owned(), process, in_pin: None },
+    );
+    Ok(Json(report))
 }
 
 /// `POST /v1/up`: answers when a bring-up that began after the request has ended.
-pub async fn up<N: Node>(State(app): Shared<N>) -> Result<Json<Arc<BringUpReport>>, Problem> {
+pub async fn up<N: Node>(State(app): Shared<N>) -> Result<Json<BringUpReport>, Problem> {
     match app.supervisor.up().await {
-        Some(report) => Ok(Json(report)),
+        Some(report) => Ok(Json(BringUpReport::clone(&report))),
         None => Err(Problem::new(503, "busy", "the daemon is ending")),
     }
 }
@@ -45,7 +52,9 @@ pub async fn down<N: Node>(
     Body(request): Body<DownRequest>,
 ) -> Result<Json<DownReport>, Problem> {
     let report = app
-        .operate(|app| async move { driver::take_down(&*app.world, &app.session, request.keep_workloads).await })
+        .operate(
+            |app| async move { driver::take_down(&*app.world, &app.session, request.keep_workloads).await },
+        )
         .await?;
     if request.end_daemon && !notify::supervised() {
         app.supervisor.end();

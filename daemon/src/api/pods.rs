@@ -4,7 +4,6 @@ use super::{
     App,
     body::{Body, Query},
     problem::Problem,
-    resolve,
     types::{PodDetails, PodView},
 };
 use crate::node::world::Node;
@@ -15,6 +14,7 @@ use axum::{
 };
 use holdfast_core::{
     driver,
+    ops::find,
     ops::request::{PodRequest, RemoveRequest},
     record::{Records, SandboxKind},
 };
@@ -36,7 +36,9 @@ pub async fn create<N: Node>(
     State(app): Shared<N>,
     Body(request): Body<PodRequest>,
 ) -> Result<(StatusCode, Json<PodView>), Problem> {
-    let pod = app.operate(|app| async move { driver::create_pod(&*app.world, &app.session, &request).await }).await?;
+    let pod = app
+        .operate(|app| async move { driver::create_pod(&*app.world, &app.session, &request).await })
+        .await?;
     Ok((StatusCode::CREATED, Json(app.world.read(|records| PodView::new(records, &pod)).await)))
 }
 
@@ -46,7 +48,7 @@ pub async fn inspect<N: Node>(
     Path(reference): Path<String>,
 ) -> Result<Json<PodDetails>, Problem> {
     let details = |records: &Records| {
-        resolve::pod(records, &reference)
+        find::pod(records, &reference)
             .map(|pod| PodDetails { view: PodView::new(records, pod), record: pod.clone() })
     };
     Ok(Json(app.world.read(details).await?))
@@ -58,7 +60,9 @@ pub async fn remove<N: Node>(
     Path(reference): Path<String>,
     Query(request): Query<RemoveRequest>,
 ) -> Result<StatusCode, Problem> {
-    let name = app.world.read(|records| resolve::pod(records, &reference).map(|pod| pod.name.clone())).await?;
-    app.operate(|app| async move { driver::remove_pod(&*app.world, &app.session, &name, &request).await }).await?;
+    app.operate(
+        |app| async move { driver::remove_pod(&*app.world, &app.session, &reference, &request).await },
+    )
+    .await?;
     Ok(StatusCode::NO_CONTENT)
 }

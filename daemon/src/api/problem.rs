@@ -186,7 +186,10 @@ mod tests {
             (RefusalCode::Busy, 503, "busy"),
         ] {
             let problem = Problem::from(RequestError::from(Refusal::new(code, "why")));
-            assert_eq!((problem.status, problem.code.as_str(), problem.detail.as_str()), (status, text, "why"));
+            assert_eq!(
+                (problem.status, problem.code.as_str(), problem.detail.as_str()),
+                (status, text, "why")
+            );
             assert_eq!(problem.kind, format!("urn:holdfast:problem:{text}"));
         }
     }
@@ -199,7 +202,10 @@ mod tests {
             step: "start container".to_owned(),
             undo_failures: vec!["detach 3: timeout".to_owned()],
         }));
-        assert_eq!((problem.status, problem.code.as_str(), problem.remedy.as_str()), (500, "denied", "install crun"));
+        assert_eq!(
+            (problem.status, problem.code.as_str(), problem.remedy.as_str()),
+            (500, "denied", "install crun")
+        );
         assert_eq!(problem.detail, "start container failed: start web: no crun");
         let json = serde_json::to_value(&problem).unwrap();
         assert_eq!(json["undo_failures"][0], "detach 3: timeout");

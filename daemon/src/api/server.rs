@@ -1,6 +1,7 @@
 //! The socket: who may connect, how many, how long a silent client is borne.
 
 use super::{problem::Problem, streams::OnUpgradeSlot};
+use crate::node::supervisor::until_ended;
 use axum::{Router, response::IntoResponse};
 use hyper::server::conn::http1;
 use hyper_util::{
@@ -29,7 +30,7 @@ const REFUSE_DEADLINE: Duration = Duration::from_secs(1);
 /// # Errors
 /// I/O errors.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    holdfast_linux::keeper::stale::clear_path(path)?;
+    crate::node::stale::clear(path)?;
     let listener = UnixListener::bind(path)?;
     // The directory is 0700 already; this says the same of the socket itself.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
@@ -42,7 +43,7 @@ pub async fn serve(listener: UnixListener, router: Router, mut end: watch::Recei
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = end.wait_for(|end| *end) => return,
+            () = until_ended(&mut end) => return,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -75,11 +76,17 @@ pub async fn serve(listener: UnixListener, router: Router, mut end: watch::Recei
 
 /// Only this node's user, and root, may ask it anything.
 fn admit(stream: &UnixStream) -> Result<(), Problem> {
-    let peer = stream.peer_cred().map_err(|error| Problem::new(403, "denied", format!("who connects is unknown: {error}")))?;
+    let peer = stream
+        .peer_cred()
+        .map_err(|error| Problem::new(403, "denied", format!("who connects is unknown: {error}")))?;
     if peer.uid() == getuid().as_raw() || Uid::from_raw(peer.uid()).is_root() {
         return Ok(());
     }
-    Err(Problem::new(403, "denied", format!("this node belongs to uid {}, not to uid {}", getuid(), peer.uid())))
+    Err(Problem::new(
+        403,
+        "denied",
+        format!("this node belongs to uid {}, not to uid {}", getuid(), peer.uid()),
+    ))
 }
 
 /// Answers without reading a request, within a deadline.

@@ -5,7 +5,6 @@ use super::{
     body::{Body, Query},
     frame::{self, Frame},
     problem::Problem,
-    resolve,
     types::{ExecRequest, LogsQuery},
 };
 use crate::node::world::{ExecStreams, Node};
@@ -18,6 +17,7 @@ use axum::{
 use futures_util::stream;
 use holdfast_core::{
     error::{Refusal, RefusalCode, WorldError},
+    ops::find,
     record::{ContainerRecord, Records},
 };
 use hyper::upgrade::OnUpgrade;
@@ -30,7 +30,7 @@ type Shared<N> = State<Arc<App<N>>>;
 const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
 
 async fn record<N: Node>(app: &App<N>, reference: &str) -> Result<ContainerRecord, Problem> {
-    Ok(app.world.read(|records: &Records| resolve::container(records, reference).cloned()).await?)
+    Ok(app.world.read(|records: &Records| find::container(records, reference).cloned()).await?)
 }
 
 /// `GET /v1/containers/{name}/logs`.
@@ -44,7 +44,8 @@ pub async fn logs<N: Node>(
     let body = stream::unfold(frames, |mut frames| async move {
         frames.recv().await.map(|frame| (Ok::<_, Infallible>(frame.encode()), frames))
     });
-    Ok(([(header::CONTENT_TYPE, "application/vnd.holdfast.frames")], HttpBody::from_stream(body)).into_response())
+    Ok(([(header::CONTENT_TYPE, "application/vnd.holdfast.frames")], HttpBody::from_stream(body))
+        .into_response())
 }
 
 /// `POST /v1/containers/{name}/exec`.
@@ -77,7 +78,10 @@ pub async fn exec<N: Node>(
             Err(_) => tracing::debug!("exec: the client did not upgrade in time"),
         }
     });
-    Ok((StatusCode::SWITCHING_PROTOCOLS, [(header::CONNECTION, "upgrade"), (header::UPGRADE, frame::PROTOCOL)])
+    Ok((
+        StatusCode::SWITCHING_PROTOCOLS,
+        [(header::CONNECTION, "upgrade"), (header::UPGRADE, frame::PROTOCOL)],
+    )
         .into_response())
 }
 
@@ -85,15 +89,23 @@ pub async fn exec<N: Node>(
 async fn serve_exec(connection: TokioIo<hyper::upgrade::Upgraded>, mut streams: ExecStreams) {
     let (mut from_client, mut to_client) = tokio::io::split(connection);
     let input = streams.input;
-    let reader = tokio::spawn(async move {
-        // Dropping the sender at the end tells the process that its input has ended.
+    // A client never closes one direction alone: the end of its frames is the end of the client, also of one
+    // whose command is silent.
+    let mut reader = tokio::spawn(async move {
         while let Ok(Some(frame)) = Frame::read(&mut from_client).await {
             if input.send(frame).await.is_err() {
-                break;
+                // The process reads no more; the client is still watched.
+                while let Ok(Some(_)) = Frame::read(&mut from_client).await {}
+                return;
             }
         }
     });
-    while let Some(frame) = streams.output.recv().await {
+    loop {
+        let frame = tokio::select! {
+            frame = streams.output.recv() => frame,
+            _ = &mut reader => break,
+        };
+        let Some(frame) = frame else { break };
         let last = matches!(frame, Frame::Exit(_) | Frame::Failed(_));
         if frame.write(&mut to_client).await.is_err() || last {
             break;

@@ -2,8 +2,10 @@
 
 use holdfast_core::{
     cure::Cure,
-    error::Refusal,
-    record::{AttachmentRecord, ContainerRecord, ImageRecord, NetworkRecord, Records, RunState, SandboxKind, SandboxRecord},
+    record::{
+        AttachmentRecord, ContainerRecord, ImageRecord, NetworkRecord, Records, RunState, SandboxKind,
+        SandboxRecord,
+    },
     spec::PortSpec,
     time::Wall,
 };
@@ -65,12 +67,19 @@ impl AddressView {
     }
 
     fn all(records: &Records, sandbox: Option<&SandboxRecord>) -> Vec<Self> {
-        sandbox.map_or(&[][..], |sandbox| &sandbox.attachments).iter().map(|one| Self::new(records, one)).collect()
+        sandbox
+            .map_or(&[][..], |sandbox| &sandbox.attachments)
+            .iter()
+            .map(|one| Self::new(records, one))
+            .collect()
     }
 }
 
 fn network_name(records: &Records, attachment: &AttachmentRecord) -> String {
-    records.networks.get(&attachment.network).map_or_else(|| attachment.network.to_string(), |network| network.name.clone())
+    records
+        .networks
+        .get(&attachment.network)
+        .map_or_else(|| attachment.network.to_string(), |network| network.name.clone())
 }
 
 /// A container in a list.
@@ -119,7 +128,9 @@ impl ContainerView {
         let sandbox = records.sandboxes.get(&container.sandbox);
         let (state, exit_code, pid, since, cause) = match &container.state {
             RunState::Created => ("created", None, None, None, String::new()),
-            RunState::Running { init, since, .. } => ("running", None, Some(init.pid), Some(*since), String::new()),
+            RunState::Running { init, since, .. } => {
+                ("running", None, Some(init.pid), Some(*since), String::new())
+            }
             RunState::Waiting { exit_code, .. } => ("waiting", *exit_code, None, None, String::new()),
             RunState::Exited { exit_code, at } => ("exited", *exit_code, None, Some(*at), String::new()),
             RunState::Failed { cause, at } => ("failed", None, None, Some(*at), cause.clone()),
@@ -129,7 +140,9 @@ impl ContainerView {
             name: container.name.clone(),
             image: container.spec.root_name.clone(),
             command: container.spec.argv.clone(),
-            pod: sandbox.filter(|sandbox| sandbox.kind == SandboxKind::Pod).map(|sandbox| sandbox.name.clone()),
+            pod: sandbox
+                .filter(|sandbox| sandbox.kind == SandboxKind::Pod)
+                .map(|sandbox| sandbox.name.clone()),
             tenant: sandbox.map(|sandbox| sandbox.tenant.to_string()).unwrap_or_default(),
             state: state.to_owned(),
             cause,
@@ -137,7 +150,9 @@ impl ContainerView {
             pid,
             restarts: container.restarts,
             addresses: AddressView::all(records, sandbox),
-            ports: sandbox.map(|sandbox| sandbox.ports.iter().map(|port| port.spec).collect()).unwrap_or_default(),
+            ports: sandbox
+                .map(|sandbox| sandbox.ports.iter().map(|port| port.spec).collect())
+                .unwrap_or_default(),
             last_cure: sandbox.and_then(|sandbox| sandbox.last_cure),
             labels: container.spec.labels.clone(),
             created: container.created,
@@ -346,9 +361,11 @@ impl ListQuery {
         (self.all || view.active())
             && self.name.as_deref().is_none_or(|name| view.name.contains(name))
             && self.tenant.as_deref().is_none_or(|tenant| view.tenant == tenant)
-            && self.label.iter().flat_map(|labels| labels.split(',')).all(|label| match label.split_once('=') {
-                Some((key, value)) => view.labels.get(key).is_some_and(|is| is == value),
-                None => view.labels.contains_key(label),
+            && self.label.iter().flat_map(|labels| labels.split(',')).all(|label| {
+                match label.split_once('=') {
+                    Some((key, value)) => view.labels.get(key).is_some_and(|is| is == value),
+                    None => view.labels.contains_key(label),
+                }
             })
     }
 }
@@ -396,6 +413,3 @@ pub struct ExecRequest {
     #[serde(default)]
     pub size: Option<(u16, u16)>,
 }
-
-/// A refusal, or a value of the records: what lookups give.
-pub type Looked<T> = Result<T, Refusal>;

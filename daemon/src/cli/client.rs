@@ -4,10 +4,10 @@ use super::spawn;
 use crate::api::problem::Problem;
 use anyhow::{Context, bail};
 use axum::body::Body;
+use holdfast_linux::paths::Paths;
 use http_body_util::BodyExt;
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
-use holdfast_linux::paths::Paths;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     io,
@@ -53,7 +53,8 @@ impl Client {
         deadline: Duration,
     ) -> anyhow::Result<T> {
         let bytes = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
-        let mut request = Request::builder().method(method).uri(uri(path, query)).header(header::HOST, "holdfast");
+        let mut request =
+            Request::builder().method(method).uri(uri(path, query)).header(header::HOST, "holdfast");
         if !bytes.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
@@ -66,11 +67,15 @@ impl Client {
                 .map_err(|error| anyhow::anyhow!("the daemon's answer broke off: {error}"))
         };
         let Ok(answer) = tokio::time::timeout(deadline, answer).await else {
-            bail!("the daemon did not answer within {} s; `holdfast status` tells what came of it", deadline.as_secs());
+            bail!(
+                "the daemon did not answer within {} s; `holdfast status` tells what came of it",
+                deadline.as_secs()
+            );
         };
         let bytes = answer?.to_bytes();
         let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
-        serde_json::from_slice(text).context("the daemon's answer is not what this build understands; is it another version?")
+        serde_json::from_slice(text)
+            .context("the daemon's answer is not what this build understands; is it another version?")
     }
 
     /// A request whose answer is a stream or an upgrade; the daemon is started if none answers.
@@ -113,7 +118,8 @@ pub async fn answers(paths: &Paths) -> bool {
 async fn exchange(stream: UnixStream, request: Request<Body>) -> anyhow::Result<Response<Incoming>> {
     let (mut sender, connection) = http1::handshake::<_, Body>(TokioIo::new(stream)).await?;
     tokio::spawn(connection.with_upgrades());
-    let response = sender.send_request(request).await.context("the daemon ended before it answered; try again")?;
+    let response =
+        sender.send_request(request).await.context("the daemon ended before it answered; try again")?;
     let status = response.status();
     if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(response);

@@ -1,8 +1,8 @@
 //! `run`, `ps`, `stop`, `start`, `restart`, `wait`.
 
 use super::{
-    Context, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED, args, client::OPERATION_DEADLINE, output, parse,
-    stream, time,
+    Context, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED, args, client::OPERATION_DEADLINE, output,
+    parse, stream, time,
 };
 use crate::api::{
     problem::Problem,
@@ -110,7 +110,12 @@ pub async fn wait(context: &Context, containers: &[String]) -> anyhow::Result<u8
 }
 
 /// `stop`, `start`, `restart`, one by one; one that fails does not keep the others.
-pub async fn each(context: &Context, containers: &[String], what: &str, time: Option<u32>) -> anyhow::Result<u8> {
+pub async fn each(
+    context: &Context,
+    containers: &[String],
+    what: &str,
+    time: Option<u32>,
+) -> anyhow::Result<u8> {
     let request = StopRequest { grace_ms: time.map(|seconds| u64::from(seconds) * 1_000) };
     // Without -t the container's own grace counts, which only the daemon knows.
     let grace = Duration::from_secs(time.map_or(3_600, u64::from));
@@ -151,21 +156,33 @@ pub async fn list(
         containers.iter().for_each(|container| println!("{}", container.id));
         return Ok(0);
     }
-    let headings = ["ID", "NAME", "IMAGE", "COMMAND", "STATUS", "RESTARTS", "TENANT", "POD", "ADDRESS", "PORTS"];
-    output::list(context.format, &containers, |container| &container.name, &headings, |container| {
-        vec![
-            container.id.clone(),
-            container.name.clone(),
-            container.image.clone(),
-            short(&container.command.join(" "), 24),
-            status(container),
-            container.restarts.to_string(),
-            container.tenant.clone(),
-            container.pod.clone().unwrap_or_default(),
-            container.addresses.iter().map(|address| address.ipv4.to_string()).collect::<Vec<_>>().join(","),
-            container.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-        ]
-    })
+    let headings =
+        ["ID", "NAME", "IMAGE", "COMMAND", "STATUS", "RESTARTS", "TENANT", "POD", "ADDRESS", "PORTS"];
+    output::list(
+        context.format,
+        &containers,
+        |container| &container.name,
+        &headings,
+        |container| {
+            vec![
+                container.id.clone(),
+                container.name.clone(),
+                container.image.clone(),
+                short(&container.command.join(" "), 24),
+                status(container),
+                container.restarts.to_string(),
+                container.tenant.clone(),
+                container.pod.clone().unwrap_or_default(),
+                container
+                    .addresses
+                    .iter()
+                    .map(|address| address.ipv4.to_string())
+                    .collect::<Vec<_>>()
+                    .join(","),
+                container.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+            ]
+        },
+    )
 }
 
 fn status(container: &ContainerView) -> String {
@@ -202,9 +219,39 @@ mod tests {
     #[test]
     fn every_option_arrives_in_the_request() {
         let line = [
-            "--name", "web", "--network", "a", "--network", "b", "--namespace", "t", "-p", "80:80", "-v", "/a:/b:ro",
-            "-e", "K=V", "--restart", "always", "-w", "/w", "-u", "1:2", "--hostname", "h", "--entrypoint", "/e",
-            "--label", "l=v", "--stop-signal", "HUP", "--stop-timeout", "3", "image:1", "-c", "x",
+            "--name",
+            "web",
+            "--network",
+            "a",
+            "--network",
+            "b",
+            "--namespace",
+            "t",
+            "-p",
+            "80:80",
+            "-v",
+            "/a:/b:ro",
+            "-e",
+            "K=V",
+            "--restart",
+            "always",
+            "-w",
+            "/w",
+            "-u",
+            "1:2",
+            "--hostname",
+            "h",
+            "--entrypoint",
+            "/e",
+            "--label",
+            "l=v",
+            "--stop-signal",
+            "HUP",
+            "--stop-timeout",
+            "3",
+            "image:1",
+            "-c",
+            "x",
         ];
         let request = parsed(&line).unwrap();
         let expected = serde_json::json!({
@@ -227,6 +274,9 @@ mod tests {
     #[test]
     fn exit_codes_are_never_a_success_by_accident() {
         let code = |code| exit_code(&Waited { exit_code: code, cause: String::new() });
-        assert_eq!((code(Some(0)), code(Some(7)), code(Some(137)), code(None), code(Some(-1))), (0, 7, 137, 125, 255));
+        assert_eq!(
+            (code(Some(0)), code(Some(7)), code(Some(137)), code(None), code(Some(-1))),
+            (0, 7, 137, 125, 255)
+        );
     }
 }

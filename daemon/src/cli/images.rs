@@ -55,13 +55,19 @@ async fn list(context: &Context) -> anyhow::Result<u8> {
         images.iter().for_each(|image| println!("{}", image.names.first().unwrap_or(&image.id)));
         return Ok(0);
     }
-    output::list(context.format, &images, |image| &image.id, &["ID", "NAMES", "LAYERS", "SIZE", "LOADED"], |image| {
-        vec![
-            image.id.chars().take(12).collect(),
-            name(image),
-            image.layers.to_string(),
-            format!("{:.1} MiB", image.size_bytes as f64 / f64::from(1 << 20)),
-            time::age(image.loaded),
-        ]
-    })
+    output::list(
+        context.format,
+        &images,
+        |image| &image.id,
+        &["ID", "NAMES", "LAYERS", "SIZE", "LOADED"],
+        |image| {
+            vec![
+                image.id.chars().take(12).collect(),
+                name(image),
+                image.layers.to_string(),
+                format!("{:.1} MiB", image.size_bytes as f64 / f64::from(1 << 20)),
+                time::age(image.loaded),
+            ]
+        },
+    )
 }

@@ -91,7 +91,9 @@ async fn dispatch(context: &Context, command: Command) -> anyhow::Result<u8> {
         Command::Exec(exec) => stream::exec(context, exec).await,
         Command::Stop { containers, time } => containers::each(context, &containers, "stop", time).await,
         Command::Start { containers } => containers::each(context, &containers, "start", None).await,
-        Command::Restart { containers, time } => containers::each(context, &containers, "restart", time).await,
+        Command::Restart { containers, time } => {
+            containers::each(context, &containers, "restart", time).await
+        }
         Command::Rm { containers, force } => output::remove(context, "containers", &containers, force).await,
         Command::Wait { containers } => containers::wait(context, &containers).await,
         Command::Pod(pod) => pods::dispatch(context, pod).await,
@@ -115,7 +117,8 @@ mod tests {
 
     #[test]
     fn what_follows_the_image_is_the_command() {
-        let line = ["holdfast", "run", "-d", "--name", "web", "-p", "8080:80", "busybox", "sh", "-c", "echo -d"];
+        let line =
+            ["holdfast", "run", "-d", "--name", "web", "-p", "8080:80", "busybox", "sh", "-c", "echo -d"];
         let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!("run") };
         assert!(run.detach);
         assert_eq!(run.arguments, ["busybox", "sh", "-c", "echo -d"]);

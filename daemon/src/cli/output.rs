@@ -1,11 +1,6 @@
 //! What commands have in common.
 
-use super::{
-    Context, EXIT_REFUSED,
-    args::Format,
-    client::OPERATION_DEADLINE,
-    table,
-};
+use super::{Context, EXIT_REFUSED, args::Format, client::OPERATION_DEADLINE, table};
 use hyper::Method;
 use serde::{Serialize, de::DeserializeOwned};
 

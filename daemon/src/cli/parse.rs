@@ -64,7 +64,8 @@ pub fn volume(text: &str) -> Result<BindMount, String> {
 
 /// An absolute path as text.
 pub fn absolute(path: &Path) -> Result<String, String> {
-    let absolute: PathBuf = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let absolute: PathBuf =
+        std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
     absolute.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
 }
 
@@ -117,7 +118,9 @@ pub fn restart(text: &str) -> Result<RestartPolicy, String> {
 /// `UID[:GID]`; the group is the user's number where it is left out.
 pub fn user(text: &str) -> Result<(u32, u32), String> {
     let id = |text: &str| {
-        text.parse().map_err(|_| format!("{text:?} is not a number; names are the image's: look them up in its /etc/passwd"))
+        text.parse().map_err(|_| {
+            format!("{text:?} is not a number; names are the image's: look them up in its /etc/passwd")
+        })
     };
     match text.split_once(':') {
         Some((uid, gid)) => Ok((id(uid)?, id(gid)?)),
@@ -128,7 +131,11 @@ pub fn user(text: &str) -> Result<(u32, u32), String> {
 /// A signal by number or name, with or without SIG.
 pub fn signal(text: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse::<u32>() {
-        return if (1..=64).contains(&number) { Ok(number) } else { Err(format!("there is no signal {number}")) };
+        return if (1..=64).contains(&number) {
+            Ok(number)
+        } else {
+            Err(format!("there is no signal {number}"))
+        };
     }
     let upper = text.to_ascii_uppercase();
     let name = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
@@ -160,7 +167,8 @@ pub fn since(text: &str, now_ms: u64) -> Result<u64, String> {
     {
         return Ok(now_ms.saturating_sub(count.saturating_mul(unit)));
     }
-    super::time::parse_rfc3339_ms(text).ok_or_else(|| format!("{text:?} is neither 2026-01-31T12:00:00Z nor an age such as 90s, 5m, 2h"))
+    super::time::parse_rfc3339_ms(text)
+        .ok_or_else(|| format!("{text:?} is neither 2026-01-31T12:00:00Z nor an age such as 90s, 5m, 2h"))
 }
 
 #[cfg(test)]
@@ -225,7 +233,10 @@ mod tests {
         env("=x").expect_err("no name");
         env("HOLDFAST_NOT_SET_ANYWHERE").expect_err("not set");
         let file = "# a comment\n\nA=1\n  B=two words\n";
-        assert_eq!(env_file(file).unwrap(), [("A".to_owned(), "1".to_owned()), ("B".to_owned(), "two words".to_owned())]);
+        assert_eq!(
+            env_file(file).unwrap(),
+            [("A".to_owned(), "1".to_owned()), ("B".to_owned(), "two words".to_owned())]
+        );
         assert!(env_file("A=1\n=2").expect_err("line 2").starts_with("line 2"));
     }
 

@@ -28,17 +28,23 @@ pub async fn dispatch(context: &Context, pod: Pod) -> anyhow::Result<u8> {
 async fn list(context: &Context) -> anyhow::Result<u8> {
     let pods: Vec<PodView> = output::get(context, &["pods"], &[]).await?;
     let headings = ["ID", "NAME", "TENANT", "MEMBERS", "ADDRESS", "PORTS", "LAST CURE", "CREATED"];
-    output::list(context.format, &pods, |pod| &pod.name, &headings, |pod| {
-        let members = pod.members.iter().map(|(name, state)| format!("{name} ({state})"));
-        vec![
-            pod.id.clone(),
-            pod.name.clone(),
-            pod.tenant.clone(),
-            members.collect::<Vec<_>>().join(", "),
-            pod.addresses.iter().map(|address| address.ipv4.to_string()).collect::<Vec<_>>().join(","),
-            pod.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-            pod.last_cure.map(|cure| cure.to_string()).unwrap_or_default(),
-            time::age(pod.created),
-        ]
-    })
+    output::list(
+        context.format,
+        &pods,
+        |pod| &pod.name,
+        &headings,
+        |pod| {
+            let members = pod.members.iter().map(|(name, state)| format!("{name} ({state})"));
+            vec![
+                pod.id.clone(),
+                pod.name.clone(),
+                pod.tenant.clone(),
+                members.collect::<Vec<_>>().join(", "),
+                pod.addresses.iter().map(|address| address.ipv4.to_string()).collect::<Vec<_>>().join(","),
+                pod.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+                pod.last_cure.map(|cure| cure.to_string()).unwrap_or_default(),
+                time::age(pod.created),
+            ]
+        },
+    )
 }

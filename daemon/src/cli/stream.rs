@@ -64,7 +64,8 @@ pub async fn logs(
     let mut query = vec![("follow", follow.to_string()), ("timestamps", timestamps.to_string())];
     query.extend(tail.map(|lines| ("tail", lines.to_string())));
     if let Some(since) = since {
-        query.push(("since_ms", parse::since(since, time::now_ms()).map_err(anyhow::Error::msg)?.to_string()));
+        query
+            .push(("since_ms", parse::since(since, time::now_ms()).map_err(anyhow::Error::msg)?.to_string()));
     }
     let request = Request::builder()
         .method(Method::GET)
@@ -137,7 +138,8 @@ pub async fn exec(context: &Context, exec: args::Exec) -> anyhow::Result<u8> {
             return Ok(containers::code_of(&error));
         }
     };
-    let connection = hyper::upgrade::on(response).await.context("the daemon did not upgrade the connection")?;
+    let connection =
+        hyper::upgrade::on(response).await.context("the daemon did not upgrade the connection")?;
     let (mut from_daemon, to_daemon) = tokio::io::split(TokioIo::new(connection));
     let raw = if request.tty && request.interactive { terminal::Raw::enter()? } else { None };
     let input = tokio::spawn(send_input(to_daemon, request.interactive, request.tty));

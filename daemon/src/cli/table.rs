@@ -5,7 +5,8 @@ use std::fmt::Write;
 /// Cells under headings; every column as wide as its widest cell, two blanks between columns.
 pub fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count()).collect();
-    let clean: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
+    let clean: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
     for row in &clean {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
@@ -36,7 +37,13 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_harmless() {
-        let rows = [vec!["a".to_owned(), "long cell".to_owned(), String::new()], vec!["bbbb".to_owned(), "\x1b[2J".to_owned(), "x".to_owned()]];
-        assert_eq!(render(&["ID", "NAME", "Z"], &rows), "ID    NAME       Z\na     long cell\nbbbb  \u{fffd}[2J       x\n");
+        let rows = [
+            vec!["a".to_owned(), "long cell".to_owned(), String::new()],
+            vec!["bbbb".to_owned(), "\x1b[2J".to_owned(), "x".to_owned()],
+        ];
+        assert_eq!(
+            render(&["ID", "NAME", "Z"], &rows),
+            "ID    NAME       Z\na     long cell\nbbbb  \u{fffd}[2J       x\n"
+        );
     }
 }

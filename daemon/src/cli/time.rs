@@ -114,13 +114,23 @@ mod tests {
         }
         assert_eq!(parse_rfc3339_ms("1970-01-01T01:00:00.250999999+01:00"), Some(250));
         assert_eq!(parse_rfc3339_ms("1969-12-31T23:59:59Z"), None);
-        for text in ["", "1970", "1970-01-01 00:00:00Z", "1970-01-01T00:00:00", "1970-01-01T00:00:00x", "+970-01-01T00:00:00Z"] {
+        for text in [
+            "",
+            "1970",
+            "1970-01-01 00:00:00Z",
+            "1970-01-01T00:00:00",
+            "1970-01-01T00:00:00x",
+            "+970-01-01T00:00:00Z",
+        ] {
             assert_eq!(parse_rfc3339_ms(text), None, "{text}");
         }
     }
 
     #[test]
     fn spans_read_like_speech() {
-        assert_eq!((span_ms(999), span_ms(1_000), span_ms(7_200_000)), ("0 seconds".into(), "1 second".into(), "2 hours".into()));
+        assert_eq!(
+            (span_ms(999), span_ms(1_000), span_ms(7_200_000)),
+            ("0 seconds".into(), "1 second".into(), "2 hours".into())
+        );
     }
 }

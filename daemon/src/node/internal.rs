@@ -10,7 +10,7 @@ pub fn dispatch() -> Option<ExitCode> {
     let rest: Vec<OsString> = arguments.collect();
     match name.to_str()? {
         "pin" => holdfast_linux::keeper::pin_main(&rest),
-        "control" => Some(holdfast_linux::protocol::control_main(&rest)),
+        "control" => Some(super::control::main(&rest)),
         "internal" => Some(holdfast_linux::container::internal_main(&rest)),
         _ => None,
     }

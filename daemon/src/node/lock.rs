@@ -21,7 +21,12 @@ pub struct Held {
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "another daemon (pid {}) serves this node: it holds {}; use it, or end it with SIGTERM", self.pid, self.path.display())
+        write!(
+            f,
+            "another daemon (pid {}) serves this node: it holds {}; use it, or end it with SIGTERM",
+            self.pid,
+            self.path.display()
+        )
     }
 }
 
@@ -33,7 +38,7 @@ impl std::error::Error for Held {}
 /// [`Held`] when another daemon has it; I/O errors.
 pub fn acquire(path: &Path) -> anyhow::Result<Flock<File>> {
     if std::fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        holdfast_linux::keeper::stale::clear_path(path)?;
+        crate::node::stale::clear(path)?;
     }
     let file = File::options()
         .create(true)
@@ -48,12 +53,15 @@ pub fn acquire(path: &Path) -> anyhow::Result<Flock<File>> {
         let mut pid = String::new();
         let _ = Read::by_ref(&mut file).take(32).read_to_string(&mut pid);
         match errno {
-            Errno::EWOULDBLOCK => anyhow::Error::new(Held { path: path.to_owned(), pid: pid.trim().to_owned() }),
+            Errno::EWOULDBLOCK => {
+                anyhow::Error::new(Held { path: path.to_owned(), pid: pid.trim().to_owned() })
+            }
             errno => anyhow::anyhow!("lock {}: {errno}", path.display()),
         }
     })?;
     // The pid is for people; the lock is what counts.
-    let _ = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    let _ =
+        lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
     Ok(lock)
 }
 

@@ -28,9 +28,14 @@ impl BoundedFile {
     /// I/O errors.
     pub fn open(path: &Path) -> io::Result<Self> {
         if std::fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-            holdfast_linux::keeper::stale::clear_path(path)?;
+            crate::node::stale::clear(path)?;
         }
-        let file = File::options().append(true).create(true).mode(0o600).custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW).open(path)?;
+        let file = File::options()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+            .open(path)?;
         let length = file.metadata()?.len();
         Ok(Self { path: path.to_owned(), file, length })
     }

@@ -1,9 +1,13 @@
 //! The daemon: one per node.
 
+mod control;
+mod exec;
 pub mod internal;
+mod linux;
 mod lock;
 mod log;
 pub mod notify;
+pub mod stale;
 pub mod supervisor;
 mod watch;
 pub mod world;
@@ -11,7 +15,7 @@ pub mod world;
 use crate::api::{self, App};
 use anyhow::Context;
 use holdfast_core::{driver, error::Class};
-use holdfast_linux::paths::Paths;
+use holdfast_linux::{keeper::HeldNamespaces, paths::Paths};
 use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 use supervisor::Supervisor;
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,7 +37,9 @@ pub fn main(paths: &Paths, detached: bool) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let locked = error.downcast_ref::<lock::Held>().is_some()
-                || error.downcast_ref::<holdfast_core::error::StoreError>().is_some_and(|e| e.class == Class::Conflict);
+                || error
+                    .downcast_ref::<holdfast_core::error::StoreError>()
+                    .is_some_and(|e| e.class == Class::Conflict);
             // Started detached, stderr is the log, which whoever started it shows.
             eprintln!("holdfast: {error:#}");
             ExitCode::from(if locked { EXIT_LOCKED } else { crate::cli::EXIT_REFUSED })
@@ -46,7 +52,7 @@ fn run(paths: &Paths, detached: bool) -> anyhow::Result<()> {
     // Before the log: a second daemon must not rotate the first one's.
     let _lock = lock::acquire(&paths.daemon_lock())?;
     log::install(&log_path(paths), detached)?;
-    let held = world::held_namespaces();
+    let held = linux::held_namespaces();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .worker_threads(4)
@@ -59,7 +65,7 @@ fn run(paths: &Paths, detached: bool) -> anyhow::Result<()> {
     result
 }
 
-async fn serve(paths: &Paths, held: world::Held) -> anyhow::Result<()> {
+async fn serve(paths: &Paths, held: Arc<HeldNamespaces>) -> anyhow::Result<()> {
     // Registered before anything is served: from here on no signal of the login session ends it unasked.
     let mut terminate = signal(SignalKind::terminate()).context("watch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("watch SIGINT")?;
@@ -68,7 +74,7 @@ async fn serve(paths: &Paths, held: world::Held) -> anyhow::Result<()> {
 
     let listener = api::server::listen(&paths.daemon_socket())
         .with_context(|| format!("listen at {}", paths.daemon_socket().display()))?;
-    let world = Arc::new(world::open(paths, held)?);
+    let world = Arc::new(linux::open(paths, held)?);
     let session = driver::open_session(&*world).await.context("begin a session")?;
     tracing::info!(
         pid = std::process::id(),
@@ -89,7 +95,7 @@ async fn serve(paths: &Paths, held: world::Held) -> anyhow::Result<()> {
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: ending; workloads stay"),
         _ = interrupt.recv() => tracing::info!("SIGINT: ending; workloads stay"),
-        _ = ended.wait_for(|end| *end) => tracing::info!("the node is down: ending"),
+        () = supervisor::until_ended(&mut ended) => tracing::info!("the node is down: ending"),
     }
     notify::send("STOPPING=1");
     handle.end();

@@ -1,9 +1,10 @@
 //! The service manager's notification socket: sd_notify(3).
 
-use std::{
-    os::{
-        linux::net::SocketAddrExt,
-        unix::{ffi::OsStrExt, net::{SocketAddr, UnixDatagram}},
+use std::os::{
+    linux::net::SocketAddrExt,
+    unix::{
+        ffi::OsStrExt,
+        net::{SocketAddr, UnixDatagram},
     },
 };
 
@@ -19,7 +20,8 @@ pub fn send(message: &str) {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&path),
     };
-    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address));
+    let sent =
+        address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address));
     if let Err(error) = sent {
         tracing::warn!(%error, message, "the service manager was not told");
     }

@@ -107,7 +107,7 @@ impl<N: Node> Supervisor<N> {
         loop {
             self.start_pending();
             tokio::select! {
-                _ = end.wait_for(|end| *end) => break,
+                () = until_ended(&mut end) => break,
                 ended = finished(&mut self.running) => self.finish(ended).await,
                 Some(answer) = self.requests.recv() => {
                     self.waiting.push(answer);
@@ -203,6 +203,13 @@ impl<N: Node> Supervisor<N> {
         self.world.fill(&mut random);
         PERIOD.mul_f64(0.8 + 0.4 * f64::from(random[0]) / 255.0)
     }
+}
+
+/// Comes back when the daemon is to end.
+pub async fn until_ended(end: &mut watch::Receiver<bool>) {
+    // An error says that every handle is gone, and with it the daemon. The guard that success returns must not
+    // live over an await.
+    let _ = end.wait_for(|end| *end).await.is_ok();
 }
 
 /// The running bring-up's end; never, when none runs.

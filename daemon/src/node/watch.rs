@@ -22,7 +22,9 @@ pub fn wanted(records: &Records) -> BTreeMap<ProcessRef, String> {
     let mut wanted = BTreeMap::new();
     if let Some(node) = &records.node {
         let processes = [("pin", &node.pin), ("control", &node.control), ("uplink", &node.uplink)];
-        wanted.extend(processes.into_iter().filter_map(|(who, process)| Some((process.clone()?, who.to_owned()))));
+        wanted.extend(
+            processes.into_iter().filter_map(|(who, process)| Some((process.clone()?, who.to_owned()))),
+        );
     }
     for container in records.containers.values() {
         if let Some((init, monitor)) = container.running() {
@@ -97,7 +99,9 @@ mod tests {
     async fn a_death_is_reported_once_and_only_of_what_is_wanted() {
         let mut child = tokio::process::Command::new("sleep").arg("60").spawn().unwrap();
         let mut other = tokio::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = |child: &tokio::process::Child| holdfast_linux::process::process_ref(child.id().unwrap()).unwrap().unwrap();
+        let process = |child: &tokio::process::Child| {
+            holdfast_linux::process::process_ref(child.id().unwrap()).unwrap().unwrap()
+        };
         let (wanted, unwanted) = (process(&child), process(&other));
         let mut watches = Watches::new();
         watches.set([&wanted, &unwanted].into_iter());

@@ -7,19 +7,17 @@ use crate::api::{
 use holdfast_core::{
     error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError},
     id::{BootId, ContainerId, ProcessRef, SandboxId, Slot},
-    observed::{
-        ContainerObserved, ExitObserved, Keeper, KeepersObserved, RouterObserved, UplinkObserved,
-    },
+    observed::{ContainerObserved, ExitObserved, Keeper, KeepersObserved, RouterObserved, UplinkObserved},
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, ContainerRecord, ImageRecord, PortRecord, Records},
     ruleset::{Element, Ruleset},
     time::{Mono, Span, Wall},
     world::{
-        Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, Probe, Router,
-        Snapshot, Started, Store, Uplink, World,
+        Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, Probe,
+        Router, Snapshot, Started, Store, Uplink, World,
     },
 };
-use holdfast_linux::{paths::Paths, store::SqliteStore};
+use holdfast_linux::{image::LinuxImages, paths::Paths, store::SqliteStore};
 use nix::time::{ClockId, clock_gettime};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -80,6 +78,8 @@ pub struct Composed<K, R, U, C> {
     pub uplink: U,
     /// Containers.
     pub containers: C,
+    /// Images.
+    pub images: LinuxImages,
 }
 
 /// What a part of a world can be.
@@ -129,7 +129,11 @@ impl<K: Keepers + Part, R: Part, U: Part, C: Part> Keepers for Composed<K, R, U,
         self.keepers.create_namespaces().await
     }
 
-    async fn adopt_namespaces(&self, source: &AdoptSource, hints: &KeeperHints) -> Result<PinStarted, KeeperError> {
+    async fn adopt_namespaces(
+        &self,
+        source: &AdoptSource,
+        hints: &KeeperHints,
+    ) -> Result<PinStarted, KeeperError> {
         self.keepers.adopt_namespaces(source, hints).await
     }
 
@@ -222,7 +226,11 @@ impl<K: Part, R: Part, U: Part, C: Containers + Part> Containers for Composed<K,
         self.containers.observe_containers(hints).await
     }
 
-    async fn start_container(&self, plan: &ContainerPlan, pin: &ProcessRef) -> Result<Started, ContainerError> {
+    async fn start_container(
+        &self,
+        plan: &ContainerPlan,
+        pin: &ProcessRef,
+    ) -> Result<Started, ContainerError> {
         self.containers.start_container(plan, pin).await
     }
 
