@@ -5,6 +5,7 @@
 
 pub mod container;
 pub mod find;
+pub mod image;
 pub mod network;
 pub mod pod;
 pub mod request;

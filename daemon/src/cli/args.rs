@@ -1,0 +1,341 @@
+//! The command line.
+
+use super::parse;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use holdfast_core::spec::{BindMount, PortSpec, RestartPolicy};
+use std::{net::Ipv4Addr, path::PathBuf};
+
+/// A rootless node whose workloads outlive it.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, propagate_version = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// State directory of the node; each has its own daemon [default: $XDG_STATE_HOME/holdfast]
+    #[arg(long, global = true, env = "HOLDFAST_ROOT", value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// How results are printed
+    #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Aligned columns, for people
+    Table,
+    /// What the API answered
+    Json,
+    /// One name per line
+    Name,
+}
+
+/// Every command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Bring the node up: whatever is missing is started, mended or recovered, by the mildest cure
+    Up,
+    /// Take the node down until the next `up`
+    Down {
+        /// Leave containers running; the next `up` plugs them in again
+        #[arg(long)]
+        keep_workloads: bool,
+    },
+    /// Tell what every process, network and workload of the node really is
+    Status,
+    /// Check what this machine offers, each with its remedy
+    Doctor,
+    /// Create a container and start it
+    Run(Box<Run>),
+    /// List containers
+    Ps {
+        /// Also those that do not run
+        #[arg(short, long)]
+        all: bool,
+        /// Identities only
+        #[arg(short, long)]
+        quiet: bool,
+        /// Only those of this tenant
+        #[arg(long, value_name = "TENANT")]
+        namespace: Option<String>,
+        /// Only those with this label
+        #[arg(long, value_name = "KEY[=VALUE]")]
+        label: Vec<String>,
+    },
+    /// Show everything that is recorded of a container
+    Inspect {
+        /// Name, identity or the start of an identity
+        container: String,
+    },
+    /// Show the output of a container
+    Logs {
+        /// Name or identity
+        container: String,
+        /// Go on until the container ends
+        #[arg(short, long)]
+        follow: bool,
+        /// Only the last lines
+        #[arg(long, value_name = "LINES")]
+        tail: Option<u64>,
+        /// Only what is younger: a time (RFC 3339) or an age such as 90s, 5m, 2h
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
+        /// Begin each line with its time
+        #[arg(short, long)]
+        timestamps: bool,
+    },
+    /// Run a command in a running container
+    Exec(Exec),
+    /// Stop containers; they stay stopped
+    Stop {
+        /// Names or identities
+        #[arg(required = true)]
+        containers: Vec<String>,
+        /// Wait before they are killed, in seconds
+        #[arg(short, long, value_name = "SECONDS")]
+        time: Option<u32>,
+    },
+    /// Start stopped containers
+    Start {
+        /// Names or identities
+        #[arg(required = true)]
+        containers: Vec<String>,
+    },
+    /// Stop containers and start them again, at the same addresses
+    Restart {
+        /// Names or identities
+        #[arg(required = true)]
+        containers: Vec<String>,
+        /// Wait before they are killed, in seconds
+        #[arg(short, long, value_name = "SECONDS")]
+        time: Option<u32>,
+    },
+    /// Remove containers
+    Rm {
+        /// Names or identities
+        #[arg(required = true)]
+        containers: Vec<String>,
+        /// Also when they run: they are killed
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Wait until containers have ended and print their exit codes
+    Wait {
+        /// Names or identities
+        #[arg(required = true)]
+        containers: Vec<String>,
+    },
+    /// Pods: containers that share network, IPC and host name
+    #[command(subcommand)]
+    Pod(Pod),
+    /// Networks
+    #[command(subcommand)]
+    Network(Network),
+    /// Images
+    #[command(subcommand)]
+    Image(Image),
+    /// Run the node's daemon in the foreground
+    Daemon {
+        /// Log to the file alone: started by a command that has gone on
+        #[arg(long, hide = true)]
+        detached: bool,
+    },
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the version
+    Version,
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Do not wait: print the identity and come back
+    #[arg(short, long)]
+    pub detach: bool,
+    /// Name
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Pod to join
+    #[arg(long, conflicts_with_all = ["network", "publish", "hostname"])]
+    pub pod: Option<String>,
+    /// Network to plug it into; repeated for more
+    #[arg(long, value_name = "NETWORK")]
+    pub network: Vec<String>,
+    /// Tenant; tenants cannot reach one another
+    #[arg(long, value_name = "TENANT")]
+    pub namespace: Option<String>,
+    /// Publish a port: [[HOSTADDR:]HOSTPORT:]PORT[/tcp|/udp]
+    #[arg(short, long, value_name = "PORT", value_parser = parse::port)]
+    pub publish: Vec<PortSpec>,
+    /// Bind a host path: SOURCE:TARGET[:ro]
+    #[arg(short, long, value_name = "VOLUME", value_parser = parse::volume)]
+    pub volume: Vec<BindMount>,
+    /// Environment: KEY=VALUE, or KEY to take this shell's
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse::env)]
+    pub env: Vec<(String, String)>,
+    /// File with KEY=VALUE lines
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Vec<PathBuf>,
+    /// When to start it again: no, on-failure[:N], always, unless-stopped
+    #[arg(long, value_name = "POLICY", value_parser = parse::restart, default_value = "no")]
+    pub restart: RestartPolicy,
+    /// Working directory
+    #[arg(short, long, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// Numeric user and group
+    #[arg(short, long, value_name = "UID[:GID]", value_parser = parse::user)]
+    pub user: Option<(u32, u32)>,
+    /// Host name
+    #[arg(long)]
+    pub hostname: Option<String>,
+    /// Replace the image's entry point
+    #[arg(long, value_name = "PROGRAM")]
+    pub entrypoint: Option<String>,
+    /// Label
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse::label)]
+    pub label: Vec<(String, String)>,
+    /// Signal that asks it to end
+    #[arg(long, value_name = "SIGNAL", value_parser = parse::signal)]
+    pub stop_signal: Option<u32>,
+    /// Wait before it is killed, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub stop_timeout: Option<u32>,
+    /// Use a directory as the root, under a layer of the container's own; every argument is then the command
+    #[arg(long, value_name = "DIR")]
+    pub rootfs: Option<PathBuf>,
+    /// Image (without --rootfs), then command and arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "IMAGE] [COMMAND")]
+    pub arguments: Vec<String>,
+}
+
+/// `exec`.
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// Pass standard input on
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give it a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// Environment: KEY=VALUE, or KEY to take this shell's
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse::env)]
+    pub env: Vec<(String, String)>,
+    /// Working directory
+    #[arg(short, long, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// Numeric user and group
+    #[arg(short, long, value_name = "UID[:GID]", value_parser = parse::user)]
+    pub user: Option<(u32, u32)>,
+    /// Name or identity
+    pub container: String,
+    /// Command and arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub command: Vec<String>,
+}
+
+/// `pod`.
+#[derive(Debug, Subcommand)]
+pub enum Pod {
+    /// Create a pod
+    Create {
+        /// Name
+        name: String,
+        /// Network to plug it into; repeated for more
+        #[arg(long, value_name = "NETWORK")]
+        network: Vec<String>,
+        /// Tenant; tenants cannot reach one another
+        #[arg(long, value_name = "TENANT")]
+        namespace: Option<String>,
+        /// Publish a port: [[HOSTADDR:]HOSTPORT:]PORT[/tcp|/udp]
+        #[arg(short, long, value_name = "PORT", value_parser = parse::port)]
+        publish: Vec<PortSpec>,
+        /// Host name
+        #[arg(long)]
+        hostname: Option<String>,
+        /// Label
+        #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse::label)]
+        label: Vec<(String, String)>,
+    },
+    /// List pods
+    Ls,
+    /// Show everything that is recorded of a pod
+    Inspect {
+        /// Name or identity
+        pod: String,
+    },
+    /// Remove pods
+    Rm {
+        /// Names or identities
+        #[arg(required = true)]
+        pods: Vec<String>,
+        /// Also with members: they are killed and removed
+        #[arg(short, long)]
+        force: bool,
+    },
+}
+
+/// `network`.
+#[derive(Debug, Subcommand)]
+pub enum Network {
+    /// Create a network
+    Create {
+        /// Name
+        name: String,
+        /// IPv4 subnet; a free one is taken otherwise
+        #[arg(long, value_name = "ADDRESS/PREFIX", value_parser = parse::subnet)]
+        subnet: Option<(Ipv4Addr, u8)>,
+        /// Without a way out
+        #[arg(long)]
+        internal: bool,
+        /// Largest packet, in bytes
+        #[arg(long, value_name = "BYTES")]
+        mtu: Option<u32>,
+        /// Label
+        #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse::label)]
+        label: Vec<(String, String)>,
+    },
+    /// List networks
+    Ls,
+    /// Show everything that is recorded of a network
+    Inspect {
+        /// Name or identity
+        network: String,
+    },
+    /// Remove networks
+    Rm {
+        /// Names or identities
+        #[arg(required = true)]
+        networks: Vec<String>,
+    },
+    /// Prove isolation by sending packets between workloads
+    Verify {
+        /// Every pair, not a sample
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+/// `image`.
+#[derive(Debug, Subcommand)]
+pub enum Image {
+    /// Load a docker-archive or a tar of a root file system
+    Load {
+        /// The file; - is standard input
+        file: PathBuf,
+        /// Name for a tar of a root file system, or one more name for an archive
+        #[arg(long, value_name = "NAME[:TAG]")]
+        name: Option<String>,
+    },
+    /// List images
+    Ls,
+    /// Remove images
+    Rm {
+        /// Names or identities
+        #[arg(required = true)]
+        images: Vec<String>,
+    },
+}
