@@ -175,6 +175,17 @@ impl FaultPlan {
         Self { faults: vec![Fault { at, side, kind }] }
     }
 
+    /// The same plan with its call numbers counted from call `base`.
+    pub fn counted_from(&self, base: u64) -> Self {
+        let mut plan = self.clone();
+        for fault in &mut plan.faults {
+            if let At::Call { nth } = &mut fault.at {
+                *nth = nth.saturating_add(base);
+            }
+        }
+        plan
+    }
+
     /// A kill of `who` at call `nth`.
     pub fn kill(nth: u64, side: Side, who: &[Victim]) -> Self {
         Self::one(At::Call { nth }, side, FaultKind::Kill { who: who.to_vec() })

@@ -18,8 +18,10 @@
 pub mod check;
 pub mod executor;
 pub mod fault;
+pub mod history;
 pub mod model;
 pub mod random;
+pub mod scenarios;
 mod sim;
 pub mod trace;
 mod world;
