@@ -9,6 +9,7 @@ pub use converged::{agreement, converged, reachable};
 use crate::model::{Content, Node, Ns, Role};
 use holdfast_core::{
     id::{ContainerId, SandboxId},
+    invariant::check_records,
     record::{Change, Desired, Records},
 };
 use known::Known;
@@ -39,7 +40,8 @@ pub type Invariant = fn(&Node, &Known) -> Result<(), String>;
 
 /// The invariants of every instant, by name.
 pub const EVERY_CALL: &[(&str, Invariant)] = &[
-    ("one owner", one_owner),
+    ("the records hold together", records),
+    ("one plug per address", one_plug),
     ("one process per container", one_process),
     ("no orphans", no_orphans),
     ("isolation", isolation),
@@ -74,38 +76,8 @@ pub fn after_call(node: &mut Node, history: &mut History) -> Result<(), Violatio
         .map_err(|detail| Violation { invariant: "generations never fall".to_owned(), detail })
 }
 
-/// One owner per address, slot, index, name and port.
-fn one_owner(node: &Node, _: &Known) -> Result<(), String> {
-    let records = node.disk.records();
-    let mut owned = BTreeMap::new();
-    let mut own = |what: String, owner: &str| match owned.insert(what.clone(), owner.to_owned()) {
-        Some(other) => Err(format!("{what} belongs to {other} and to {owner}")),
-        None => Ok(()),
-    };
-    for network in records.networks.values() {
-        let id = network.id.as_str();
-        own(format!("network name {}", network.name), id)?;
-        own(format!("bridge index {}", network.index), id)?;
-        own(format!("address {}", network.gateway4), id)?;
-        own(format!("subnet {}", network.subnet6), id)?;
-    }
-    for sandbox in records.sandboxes.values() {
-        let id = sandbox.id.as_str();
-        for attachment in &sandbox.attachments {
-            own(format!("slot {}", attachment.slot.0), id)?;
-            own(format!("address {}", attachment.ipv4), id)?;
-            own(format!("address {}", attachment.ipv6), id)?;
-        }
-        for port in &sandbox.ports {
-            let spec = port.spec;
-            own(format!("port {}:{}/{}", spec.host_address, spec.host_port, spec.protocol), id)?;
-            own(format!("router port {}/{}", port.router_port, spec.protocol), id)?;
-        }
-    }
-    for container in records.containers.values() {
-        own(format!("container name {}", container.name), container.id.as_str())?;
-    }
-    overlaps(records)?;
+/// An address is plugged into a router once.
+fn one_plug(node: &Node, _: &Known) -> Result<(), String> {
     let mut plugged = BTreeMap::new();
     for ((router, slot), veth) in &node.veths {
         for address in [IpAddr::V4(veth.plan.ipv4), IpAddr::V6(veth.plan.ipv6)] {
@@ -117,18 +89,12 @@ fn one_owner(node: &Node, _: &Known) -> Result<(), String> {
     Ok(())
 }
 
-fn overlaps(records: &Records) -> Result<(), String> {
-    let networks: Vec<_> = records.networks.values().collect();
-    for (number, one) in networks.iter().enumerate() {
-        for other in networks.iter().skip(number + 1) {
-            let bits = one.prefix4.min(other.prefix4);
-            let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
-            if one.subnet4.to_bits() & mask == other.subnet4.to_bits() & mask {
-                return Err(format!("subnets of networks {} and {} overlap", one.name, other.name));
-            }
-        }
+/// What core itself demands of the records.
+fn records(node: &Node, _: &Known) -> Result<(), String> {
+    match check_records(node.disk.records()).into_iter().next() {
+        Some(broken) => Err(format!("{}: {}", broken.invariant, broken.detail)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// A container has one living first process at most.

@@ -55,7 +55,11 @@ pub fn all() -> Vec<History> {
     let own = |name: &str| name.to_owned();
     let published = RunRequest { ports: vec![port(18_090)], ..request("one") };
     let run = Action::Run(Box::new(published));
-    let pod = Action::CreatePod(PodRequest { name: own("pair"), ports: vec![port(18_091)], ..PodRequest::default() });
+    let pod = Action::CreatePod(PodRequest {
+        name: own("pair"),
+        ports: vec![port(18_091)],
+        ..PodRequest::default()
+    });
     let network = Action::CreateNetwork(NetworkRequest { name: own("side"), ..NetworkRequest::default() });
     let members = vec![pod.clone(), Action::run_in("pair", "left"), Action::run_in("pair", "right")];
     vec![
@@ -74,13 +78,10 @@ pub fn all() -> Vec<History> {
         outage("bring-up: control", &[Victim::Control]),
         outage("bring-up: uplink", &[Victim::Uplink]),
         outage("bring-up: adopt", &[Victim::Pin, Victim::Control]),
-        outage("bring-up: adopt through a monitor", &[
-            Victim::Daemon,
-            Victim::Pin,
-            Victim::Control,
-            Victim::Uplink,
-            Victim::Monitor(own("web")),
-        ]),
+        outage(
+            "bring-up: adopt through a monitor",
+            &[Victim::Daemon, Victim::Pin, Victim::Control, Victim::Uplink, Victim::Monitor(own("web"))],
+        ),
         outage("bring-up: replug", &Victim::KEEPERS),
         outage("bring-up: rebuild", &Victim::EVERYTHING),
         History {

@@ -28,6 +28,8 @@ pub trait Killer {
 pub enum Case {
     /// A pin is seen by its hints, and by nothing else.
     PinIsSeen,
+    /// A pin that is started ends the one before it: a start that nobody recorded leaves no second pin.
+    OnePin,
     /// A control's death is seen, its pin lives, and a new one serves the same router.
     ControlDies,
     /// With the pin dead, the control leads to all three namespaces, and a new pin enters through it.
@@ -68,8 +70,9 @@ pub enum Case {
 
 impl Case {
     /// Every case.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::PinIsSeen,
+        Self::OnePin,
         Self::ControlDies,
         Self::ControlLeadsEverywhere,
         Self::DescriptorsLeadEverywhere,
@@ -98,6 +101,7 @@ impl Case {
 pub async fn run_case<W: World>(case: Case, world: &W, kill: &dyn Killer) -> Result<(), String> {
     match case {
         Case::PinIsSeen => keepers::pin_is_seen(world).await,
+        Case::OnePin => keepers::one_pin(world).await,
         Case::ControlDies => keepers::control_dies(world, kill).await,
         Case::ControlLeadsEverywhere => keepers::control_leads_everywhere(world, kill).await,
         Case::DescriptorsLeadEverywhere => keepers::descriptors_lead_everywhere(world, kill).await,

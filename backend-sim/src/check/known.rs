@@ -94,7 +94,9 @@ impl Known {
                 self.containers.insert(id.clone());
                 self.worked_on.insert(id.clone());
             }
-            Step::CleanContainer(id, _) | Step::RemoveFiles(id) => drop(self.containers.insert(id.clone())),
+            Step::CleanContainer(id, _) | Step::ClaimFiles(id) | Step::RemoveFiles(id) => {
+                self.containers.insert(id.clone());
+            }
             Step::CreateNamespaces
             | Step::AdoptNamespaces(_)
             | Step::EnterUserNamespace(_)

@@ -46,13 +46,24 @@ impl Before {
         let named = |name: &str, result: Result<(), String>| result.map_err(|detail| violation(name, detail));
         named("records are whole", whole(records))?;
         named("acknowledged operations survive", answered(records, answers))?;
-        let touched = touched(answers);
+        let touched = self.with_members(touched(answers), answers);
         named("bystanders keep their addresses", self.same_records(records, &touched))?;
         let spared = !strikes.iter().any(kills_workloads);
         if spared {
             named("bystanders are not restarted", self.same_inits(node, &touched))?;
         }
         named("the report is true", self.reported(node, reports, &touched))
+    }
+
+    /// Whoever removes a pod asks it of the members too.
+    fn with_members(&self, mut names: BTreeSet<String>, answers: &[Answer]) -> BTreeSet<String> {
+        for answer in answers {
+            let Action::RemovePod(pod) = &answer.action else { continue };
+            for sandbox in self.records.sandboxes.values().filter(|sandbox| &sandbox.name == pod) {
+                names.extend(self.records.members(&sandbox.id).map(|member| member.name.clone()));
+            }
+        }
+        names
     }
 
     fn bystanders<'a>(&'a self, touched: &'a BTreeSet<String>) -> impl Iterator<Item = &'a SandboxRecord> {
@@ -229,7 +240,9 @@ fn answered(records: &Records, answers: &[Answer]) -> Result<(), String> {
             }
             (Action::Remove(name), Some(Ok(()))) => container(name).is_none(),
             (Action::CreatePod(request), Some(Ok(()))) => sandbox(&request.name).is_some(),
-            (Action::CreatePod(request), Some(Err(RequestError::Failed(_)))) => sandbox(&request.name).is_none(),
+            (Action::CreatePod(request), Some(Err(RequestError::Failed(_)))) => {
+                sandbox(&request.name).is_none()
+            }
             (Action::RemovePod(name), Some(Ok(()))) => sandbox(name).is_none(),
             (Action::CreateNetwork(request), Some(Ok(()))) => network(&request.name).is_some(),
             (Action::CreateNetwork(request), Some(Err(RequestError::Failed(_)))) => {

@@ -145,7 +145,10 @@ fn new_mounts(node: &mut Node, user: Ns, net: Ns) -> Ns {
 }
 
 fn start_pin(node: &mut Node, user: Ns, net: Ns, mount: Ns) -> Result<PinStarted, Refused> {
+    // A pin whose start was never recorded must not be left behind: a node has one.
+    let others = node.processes.find(|role| matches!(role, Role::Pin));
     let process = node.spawn(Role::Pin, &[user, net, mount], &[]);
+    others.iter().for_each(|other| node.kill(other, crate::model::KILLED));
     hold_descriptors(node, &process);
     let inside = Inside { user: Some(user), net: Some(net), mount: Some(mount) };
     let namespaces: NamespaceIds =

@@ -24,6 +24,22 @@ pub async fn pin_is_seen<W: World>(world: &W) -> Result<(), String> {
     ensure(observed.pin.is_none(), || format!("a recycled pid read as the living pin {:?}", observed.pin))
 }
 
+pub async fn one_pin<W: World>(world: &W) -> Result<(), String> {
+    let first = world.create_namespaces().await.map_err(said("create namespaces"))?;
+    let second = world.create_namespaces().await.map_err(said("create namespaces again"))?;
+    let hints = |started: &holdfast_core::world::PinStarted| KeeperHints {
+        namespaces: Some(started.namespaces),
+        pin: Some(started.process.clone()),
+        ..KeeperHints::default()
+    };
+    let observed = world.observe_keepers(&hints(&second)).await.map_err(said("observe"))?;
+    ensure(observed.pin.as_ref() == Some(&second.process), || {
+        format!("the second pin reads as {observed:?}")
+    })?;
+    let observed = world.observe_keepers(&hints(&first)).await.map_err(said("observe"))?;
+    ensure(observed.pin.is_none(), || format!("the first pin lives on: {observed:?}"))
+}
+
 pub async fn control_dies<W: World>(world: &W, kill: &dyn Killer) -> Result<(), String> {
     let node = Node::up(world).await?;
     plug(world, 1).await?;
