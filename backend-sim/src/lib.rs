@@ -1,1 +1,30 @@
-//! The World of Holdfast as a seeded simulation
+//! The World of Holdfast as a seeded simulation.
+//!
+//! [`model`] is what the kernel, the helpers and the disk do, as measured on real nodes. [`SimWorld`]
+//! implements core's traits over it; each call is a *step point* at which a [`fault::FaultPlan`] can kill,
+//! fail or delay. [`executor`] drives core's futures with a virtual clock and a seeded scheduler, and
+//! [`check`] holds the named invariants that are looked at after every call.
+//!
+//! One seed gives one history: the model holds no hash-ordered map and asks no clock of the machine, and each
+//! purpose draws from a random stream of its own ([`random`]), so that a draw added to one shifts no other.
+//!
+//! # Adding a capability
+//! Its state is a module of [`model`] with a field in [`model::Node`]; its death rules go into
+//! `Node::settle`; its trait is a file in `world/` whose calls go through `SimWorld::step`. Faults that are
+//! about it are variants of [`fault::FaultKind`], applied in `Node::strike`; invariants are functions in
+//! [`check`], listed in `check::EVERY_CALL`.
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod executor;
+pub mod fault;
+pub mod history;
+pub mod model;
+pub mod random;
+pub mod scenarios;
+mod sim;
+pub mod trace;
+mod world;
+
+pub use sim::{Config, Sim};
+pub use world::SimWorld;

@@ -1,1 +1,3 @@
-//! End-to-end tests of Holdfast as a non-root user
+//! The World contract suite, and end-to-end tests of Holdfast as a non-root user.
+
+pub mod contract;

@@ -1,0 +1,260 @@
+//! What must be true after a history, given what was true before it.
+
+use super::{Action, Answer, violation};
+use crate::{
+    check::Violation,
+    fault::{FaultKind, Victim},
+    model::{Node, Ns},
+};
+use holdfast_core::{
+    bring_up::wants_plug,
+    cure::Cure,
+    driver::BringUpReport,
+    id::{ContainerId, ProcessRef, SandboxId},
+    ops::request::RequestError,
+    record::{ContainerRecord, Desired, Records, SandboxKind, SandboxRecord},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The node before the faults.
+#[derive(Clone, Debug)]
+pub struct Before {
+    records: Records,
+    inits: BTreeMap<ContainerId, ProcessRef>,
+    links: BTreeMap<SandboxId, BTreeSet<(Ns, Ns)>>,
+}
+
+impl Before {
+    /// Looks.
+    pub fn of(node: &Node) -> Self {
+        let records = node.disk.records().clone();
+        Self { inits: inits(node), links: links(node), records }
+    }
+
+    /// Judges the node as it is once faults have stopped and it is whole.
+    ///
+    /// # Errors
+    /// What is not as it must be.
+    pub(super) fn judge(
+        &self,
+        node: &Node,
+        answers: &[Answer],
+        reports: &[BringUpReport],
+        strikes: &[FaultKind],
+    ) -> Result<(), Violation> {
+        let records = node.disk.records();
+        let named = |name: &str, result: Result<(), String>| result.map_err(|detail| violation(name, detail));
+        named("records are whole", whole(records))?;
+        named("acknowledged operations survive", answered(records, answers))?;
+        let touched = self.with_members(touched(answers), answers);
+        named("bystanders keep their addresses", self.same_records(records, &touched))?;
+        let spared = !strikes.iter().any(kills_workloads);
+        if spared {
+            named("bystanders are not restarted", self.same_inits(node, &touched))?;
+        }
+        named("the report is true", self.reported(node, reports, &touched))
+    }
+
+    /// Whoever removes a pod asks it of the members too.
+    fn with_members(&self, mut names: BTreeSet<String>, answers: &[Answer]) -> BTreeSet<String> {
+        for answer in answers {
+            let Action::RemovePod(pod) = &answer.action else { continue };
+            for sandbox in self.records.sandboxes.values().filter(|sandbox| &sandbox.name == pod) {
+                names.extend(self.records.members(&sandbox.id).map(|member| member.name.clone()));
+            }
+        }
+        names
+    }
+
+    fn bystanders<'a>(&'a self, touched: &'a BTreeSet<String>) -> impl Iterator<Item = &'a SandboxRecord> {
+        self.records.sandboxes.values().filter(|sandbox| {
+            !touched.contains(&sandbox.name)
+                && self.records.members(&sandbox.id).all(|member| !touched.contains(&member.name))
+        })
+    }
+
+    fn same_records(&self, records: &Records, touched: &BTreeSet<String>) -> Result<(), String> {
+        for before in self.bystanders(touched) {
+            let Some(after) = records.sandboxes.get(&before.id) else {
+                return Err(format!("{} is gone", before.name));
+            };
+            if (&before.attachments, &before.ports) != (&after.attachments, &after.ports) {
+                return Err(format!("{} was {before:?} and is {after:?}", before.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn same_inits(&self, node: &Node, touched: &BTreeSet<String>) -> Result<(), String> {
+        let now = inits(node);
+        let standing = self.records.containers.values().filter(|record| !touched.contains(&record.name));
+        for record in standing {
+            let (before, after) = (self.inits.get(&record.id), now.get(&record.id));
+            if before.is_some() && before != after {
+                return Err(format!("{} was {before:?} and is {after:?}", record.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// A cure that is reported is the one that happened, for each workload that nobody asked anything of.
+    fn reported(
+        &self,
+        node: &Node,
+        reports: &[BringUpReport],
+        touched: &BTreeSet<String>,
+    ) -> Result<(), String> {
+        let (inits_now, links_now) = (inits(node), links(node));
+        for sandbox in self.bystanders(touched) {
+            let members: Vec<&ContainerRecord> = self.records.members(&sandbox.id).collect();
+            if !wants_plug(sandbox, &members) {
+                continue;
+            }
+            let cures = reports.iter().filter_map(|report| report.cures.get(&sandbox.name));
+            let Some(cure) = cures.max() else {
+                return Err(format!("{} is in no report", sandbox.name));
+            };
+            let moved = members.iter().any(|it| self.inits.get(&it.id) != inits_now.get(&it.id));
+            let replugged = self.links.get(&sandbox.id) != links_now.get(&sandbox.id);
+            let found = match (moved, replugged) {
+                (true, _) => Cure::Restarted,
+                (false, true) => Cure::Replugged,
+                (false, false) => Cure::Untouched,
+            };
+            let agrees = match found {
+                Cure::Untouched => *cure <= Cure::Adopted,
+                other => *cure == other,
+            };
+            // An earlier life of the daemon may have cured it: its report died with it.
+            let milder = *cure < found && reports.first().is_some_and(|report| !report.resumed.is_empty());
+            if !agrees && !milder && !self.cured_before(sandbox, node.disk.records(), found) {
+                return Err(format!("{} is reported as {cure} and was {found}", sandbox.name));
+            }
+            if let Some(last) = reports.last()
+                && last.failed.contains_key(&sandbox.name)
+            {
+                return Err(format!("{} is whole and reported as failed", sandbox.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// A bring-up among the actions did it and reported it then.
+    fn cured_before(&self, sandbox: &SandboxRecord, records: &Records, found: Cure) -> bool {
+        records.sandboxes.get(&sandbox.id).is_some_and(|after| after.last_cure == Some(found))
+    }
+}
+
+fn inits(node: &Node) -> BTreeMap<ContainerId, ProcessRef> {
+    let containers = node.disk.records().containers.keys();
+    containers.filter_map(|id| Some((id.clone(), node.init_of(id)?.0.clone()))).collect()
+}
+
+/// Router and inner namespace of each of a sandbox's links.
+fn links(node: &Node) -> BTreeMap<SandboxId, BTreeSet<(Ns, Ns)>> {
+    let mut links: BTreeMap<SandboxId, BTreeSet<(Ns, Ns)>> = BTreeMap::new();
+    for ((router, _), veth) in &node.veths {
+        links.entry(veth.plan.sandbox.clone()).or_default().insert((*router, veth.inside));
+    }
+    links
+}
+
+fn kills_workloads(kind: &FaultKind) -> bool {
+    match kind {
+        FaultKind::Kill { who } | FaultKind::KillAndReusePid { who } => {
+            who.iter().any(|victim| matches!(victim, Victim::Inits | Victim::Init(_)))
+        }
+        FaultKind::Exit { .. } | FaultKind::PowerLoss => true,
+        _ => false,
+    }
+}
+
+/// The names that were asked anything of, and of the pods they are in.
+fn touched(answers: &[Answer]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for answer in answers {
+        match &answer.action {
+            Action::Run(request) => {
+                names.extend(request.name.clone());
+            }
+            Action::Stop(name)
+            | Action::Start(name)
+            | Action::Restart(name)
+            | Action::Remove(name)
+            | Action::RemovePod(name) => drop(names.insert(name.clone())),
+            Action::CreatePod(request) => drop(names.insert(request.name.clone())),
+            Action::CreateNetwork(_) | Action::RemoveNetwork(_) | Action::BringUp | Action::Strike(_) => {}
+        }
+    }
+    names
+}
+
+/// Nothing half made: every container has its sandbox, every single container's sandbox its container.
+fn whole(records: &Records) -> Result<(), String> {
+    for container in records.containers.values() {
+        if !records.sandboxes.contains_key(&container.sandbox) {
+            return Err(format!("container {} has no sandbox", container.name));
+        }
+    }
+    for sandbox in records.sandboxes.values() {
+        let members = records.members(&sandbox.id).count();
+        if sandbox.kind == SandboxKind::Container && members != 1 {
+            return Err(format!("the sandbox of {} has {members} containers", sandbox.name));
+        }
+        for attachment in &sandbox.attachments {
+            if !records.networks.contains_key(&attachment.network) {
+                return Err(format!("{} is attached to a network that does not exist", sandbox.name));
+            }
+        }
+    }
+    match records.quarantined.first() {
+        Some(record) => Err(format!("{} {} is quarantined: {}", record.kind, record.id, record.cause)),
+        None => Ok(()),
+    }
+}
+
+/// What was told to be done is so, unless something later was asked of the same name.
+fn answered(records: &Records, answers: &[Answer]) -> Result<(), String> {
+    for (place, answer) in answers.iter().enumerate() {
+        let later = touched(&answers[place + 1..]);
+        if touched(std::slice::from_ref(answer)).iter().any(|name| later.contains(name)) {
+            continue;
+        }
+        let container = |name: &str| records.containers.values().find(|record| record.name == name);
+        let sandbox = |name: &str| records.sandboxes.values().find(|record| record.name == name);
+        let network = |name: &str| records.networks.values().find(|record| record.name == name);
+        let runs = |name: &str| container(name).is_some_and(|record| record.desired == Desired::Running);
+        let so = match (&answer.action, &answer.told) {
+            (Action::Run(request), Some(told)) => {
+                let name = request.name.as_deref().unwrap_or_default();
+                match told {
+                    Ok(()) => runs(name),
+                    Err(RequestError::Failed(_)) => container(name).is_none(),
+                    // It was not tried: another of that name may be there, or the node is down.
+                    Err(RequestError::Refused(_) | RequestError::Store(_)) => true,
+                }
+            }
+            (Action::Start(name) | Action::Restart(name), Some(Ok(()))) => runs(name),
+            (Action::Stop(name), Some(Ok(()))) => {
+                container(name).is_some_and(|record| record.desired == Desired::Stopped)
+            }
+            (Action::Remove(name), Some(Ok(()))) => container(name).is_none(),
+            (Action::CreatePod(request), Some(Ok(()))) => sandbox(&request.name).is_some(),
+            (Action::CreatePod(request), Some(Err(RequestError::Failed(_)))) => {
+                sandbox(&request.name).is_none()
+            }
+            (Action::RemovePod(name), Some(Ok(()))) => sandbox(name).is_none(),
+            (Action::CreateNetwork(request), Some(Ok(()))) => network(&request.name).is_some(),
+            (Action::CreateNetwork(request), Some(Err(RequestError::Failed(_)))) => {
+                network(&request.name).is_none()
+            }
+            (Action::RemoveNetwork(name), Some(Ok(()))) => network(name).is_none(),
+            // Nobody was told: done or not done, but not half (the other invariants).
+            _ => true,
+        };
+        if !so {
+            return Err(format!("{:?} was told {:?} and it is not so", answer.action, answer.told));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Named histories without faults, for sweeps that put a kill at every call.
+
+use crate::{
+    fault::{FaultKind, Victim},
+    history::{Action, History, request},
+};
+use holdfast_core::{
+    ops::request::{NetworkRequest, PodRequest, RunRequest},
+    spec::{PortSpec, Protocol, RestartPolicy},
+};
+use std::net::Ipv4Addr;
+
+/// A published port.
+pub fn port(host_port: u16) -> PortSpec {
+    PortSpec { host_address: Ipv4Addr::UNSPECIFIED, host_port, target_port: 80, protocol: Protocol::Tcp }
+}
+
+/// Bystanders of every kind: a published port, a pod with two members in another tenant, a second network, a
+/// container that is stopped.
+pub fn bystanders() -> Vec<Action> {
+    let back = NetworkRequest { name: "back".to_owned(), ..NetworkRequest::default() };
+    let web = RunRequest { ports: vec![port(18_080)], restart: RestartPolicy::Always, ..request("web") };
+    let db = RunRequest { networks: vec!["back".to_owned()], ..request("db") };
+    let pod = PodRequest {
+        name: "shop".to_owned(),
+        tenant: Some("blue".to_owned()),
+        ports: vec![port(18_081)],
+        ..PodRequest::default()
+    };
+    vec![
+        Action::CreateNetwork(back),
+        Action::Run(Box::new(web)),
+        Action::Run(Box::new(db)),
+        Action::CreatePod(pod),
+        Action::run_in("shop", "cart"),
+        Action::run_in("shop", "till"),
+        Action::run("idle"),
+        Action::Stop("idle".to_owned()),
+    ]
+}
+
+fn scenario(name: &str, more: Vec<Action>, act: Vec<Action>) -> History {
+    let mut prepare = bystanders();
+    prepare.extend(more);
+    History { name: name.to_owned(), prepare, lanes: vec![act], ..History::default() }
+}
+
+fn outage(name: &str, who: &[Victim]) -> History {
+    let outage = if who.is_empty() { Vec::new() } else { vec![FaultKind::Kill { who: who.to_vec() }] };
+    History { outage, ..scenario(name, Vec::new(), vec![Action::BringUp]) }
+}
+
+/// Every scenario.
+pub fn all() -> Vec<History> {
+    let own = |name: &str| name.to_owned();
+    let published = RunRequest { ports: vec![port(18_090)], ..request("one") };
+    let run = Action::Run(Box::new(published));
+    let pod = Action::CreatePod(PodRequest {
+        name: own("pair"),
+        ports: vec![port(18_091)],
+        ..PodRequest::default()
+    });
+    let network = Action::CreateNetwork(NetworkRequest { name: own("side"), ..NetworkRequest::default() });
+    let members = vec![pod.clone(), Action::run_in("pair", "left"), Action::run_in("pair", "right")];
+    vec![
+        scenario("run", Vec::new(), vec![run.clone()]),
+        scenario("stop", vec![run.clone()], vec![Action::Stop(own("one"))]),
+        scenario("start", vec![run.clone(), Action::Stop(own("one"))], vec![Action::Start(own("one"))]),
+        scenario("restart", vec![run.clone()], vec![Action::Restart(own("one"))]),
+        scenario("remove", vec![run.clone()], vec![Action::Remove(own("one"))]),
+        scenario("pod create and two members", Vec::new(), members.clone()),
+        scenario("member restart", members.clone(), vec![Action::Restart(own("left"))]),
+        scenario("member remove", members.clone(), vec![Action::Remove(own("left"))]),
+        scenario("pod remove", members, vec![Action::RemovePod(own("pair"))]),
+        scenario("network create", Vec::new(), vec![network.clone()]),
+        scenario("network remove", vec![network], vec![Action::RemoveNetwork(own("side"))]),
+        outage("bring-up: nothing", &[]),
+        outage("bring-up: control", &[Victim::Control]),
+        outage("bring-up: uplink", &[Victim::Uplink]),
+        outage("bring-up: adopt", &[Victim::Pin, Victim::Control]),
+        outage(
+            "bring-up: adopt through a monitor",
+            &[Victim::Daemon, Victim::Pin, Victim::Control, Victim::Uplink, Victim::Monitor(own("web"))],
+        ),
+        outage("bring-up: replug", &Victim::KEEPERS),
+        outage("bring-up: rebuild", &Victim::EVERYTHING),
+        History {
+            outage: vec![FaultKind::PowerLoss],
+            ..scenario("bring-up: power loss", Vec::new(), vec![Action::BringUp])
+        },
+        mixed(),
+    ]
+}
+
+/// Some workloads live and some do not: each gets the mildest cure.
+fn mixed() -> History {
+    let mut who = vec![Victim::Monitors, Victim::Init("web".to_owned()), Victim::Init("cart".to_owned())];
+    who.extend([Victim::Daemon, Victim::Pin, Victim::Control, Victim::Uplink]);
+    outage("bring-up: replug and restart", &who)
+}
