@@ -9,6 +9,7 @@ use crate::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::{
+    collections::BTreeMap,
     fmt, fs,
     net::Ipv4Addr,
     os::unix::fs::PermissionsExt,
@@ -262,34 +263,19 @@ impl Node {
         self.sh("down").map(drop)
     }
 
-    /// `holdfast status`, as JSON.
+    /// `holdfast status`.
     ///
     /// # Errors
-    /// When it fails.
-    pub fn status(&self) -> Result<Value> {
-        self.json("status")
+    /// When it fails, or is not what a status is.
+    pub fn status(&self) -> Result<Status> {
+        let value = self.json("status")?;
+        Status::parse(&value).with_context(|| format!("holdfast status printed {value}"))
     }
 
-    /// The four processes, if `status` names them all and all live.
+    /// Waits until all four processes live and answer, nothing is left to be mended, and it is as `wanted`.
     ///
     /// # Errors
-    /// When `status` fails, or names a process that is none.
-    pub fn processes(&self) -> Result<Option<Processes>> {
-        let status = self.status()?;
-        let find = |role: Role| role_process(&status, role);
-        let (Some(daemon), Some(control), Some(pin), Some(uplink)) =
-            (find(Role::Daemon), find(Role::Control), find(Role::Pin), find(Role::Uplink))
-        else {
-            return Ok(None);
-        };
-        let processes = Processes { daemon, control, pin, uplink };
-        Ok(processes.all().iter().all(|process| process.is_alive()).then_some(processes))
-    }
-
-    /// Waits for the node to be whole and as `wanted`.
-    ///
-    /// # Errors
-    /// When it is not by the deadline; says what `status` said last.
+    /// When it is not so by the deadline; says what `status` said last.
     pub fn await_processes(
         &self,
         what: &str,
@@ -299,10 +285,12 @@ impl Node {
         let started = Instant::now();
         let mut last;
         loop {
-            match self.processes() {
-                Ok(Some(processes)) if wanted(&processes) => return Ok(processes),
-                Ok(Some(processes)) => last = processes.to_string(),
-                Ok(None) => last = format!("{}", self.status().unwrap_or_default()),
+            match self.status() {
+                Ok(status) => match status.whole() {
+                    Some(processes) if wanted(&processes) => return Ok(processes),
+                    Some(processes) => last = processes.to_string(),
+                    None => last = format!("{status:?}"),
+                },
                 // A command that loses its daemon midway fails, and rightly so; the next one starts another.
                 Err(error) => last = format!("{error:#}"),
             }
@@ -313,34 +301,27 @@ impl Node {
         }
     }
 
-    /// A container by name.
+    /// A container by name: what is recorded of it, and how it was just seen.
     ///
     /// # Errors
-    /// When there is none, or its processes are not what `inspect` says.
+    /// When there is none.
     pub fn container(&self, name: &str) -> Result<Container> {
         let value = self.json(&format!("inspect {name}"))?;
-        let value = value.as_array().and_then(|list| list.first()).unwrap_or(&value);
-        let running = value.pointer("/record/state/running");
-        let process = |key: &str| running.and_then(|running| reference(running.get(key)?));
-        let container = Container {
+        let status = self.status()?;
+        let seen =
+            status.containers.get(name).with_context(|| format!("status does not know container {name}"))?;
+        let addresses = value.get("addresses").and_then(Value::as_array).cloned().unwrap_or_default();
+        Ok(Container {
             name: name.to_owned(),
-            state: text(value, "state"),
-            init: process("init"),
-            monitor: process("monitor"),
-            address: value
-                .pointer("/addresses/0/ipv4")
-                .and_then(Value::as_str)
-                .and_then(|text| text.parse().ok()),
-            interfaces: value
-                .get("addresses")
-                .and_then(Value::as_array)
-                .map(|list| list.iter().map(Value::to_string).collect())
-                .unwrap_or_default(),
-            restarts: value.get("restarts").and_then(Value::as_u64).unwrap_or_default(),
-            exit_code: value.get("exit_code").and_then(Value::as_i64),
+            state: seen.state.clone(),
+            init: seen.init,
+            monitor: seen.monitor,
+            address: addresses.first().and_then(|first| text(first, "ipv4").parse().ok()),
+            interfaces: addresses.iter().map(Value::to_string).collect(),
+            restarts: seen.restarts,
+            exit_code: seen.exit_code,
             last_cure: value.get("last_cure").and_then(Value::as_str).map(str::to_owned),
-        };
-        Ok(container)
+        })
     }
 
     /// A container once it runs with a living process.
@@ -368,19 +349,14 @@ impl Node {
     /// When the command fails.
     pub fn names(&self, line: &str) -> Result<Vec<String>> {
         let value = self.json(line)?;
-        let list = value.as_array().or_else(|| value.get("items").and_then(Value::as_array));
+        let list = value.as_array();
         let list = list.with_context(|| format!("holdfast {line} printed no list: {value}"))?;
         Ok(list.iter().map(|entry| text(entry, "name")).collect())
     }
 
-    /// Operations that the last start finished or undid, as `status` tells them.
-    ///
-    /// # Errors
-    /// When `status` fails.
-    pub fn resumed(&self) -> Result<Vec<String>> {
-        let status = self.status()?;
-        let found = find_key(&status, "resumed").and_then(Value::as_array).cloned().unwrap_or_default();
-        Ok(found.iter().map(Value::to_string).collect())
+    /// The daemon's log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.root.join("daemon.log")).unwrap_or_default()
     }
 
     /// The router's network namespace, by inode.
@@ -408,50 +384,96 @@ impl Node {
     }
 }
 
-/// Finds the process of a role in `status`, wherever it stands: `{"pin": {"pid": 1, …}}` at any depth, or an
-/// entry `{"name": "pin", "pid": 1, …}` of a list.
-fn role_process(status: &Value, role: Role) -> Option<Process> {
-    if let Some(process) = find_key(status, role.name()).and_then(reference) {
-        return Some(process);
-    }
-    find(status, &|value| {
-        let named = ["name", "role", "kind"]
-            .iter()
-            .any(|key| value.get(*key).and_then(Value::as_str) == Some(role.name()));
-        named && reference(value).is_some()
-    })
-    .and_then(reference)
+/// `holdfast status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// `up`, `degraded` or `down`.
+    pub state: String,
+    /// Living processes that the node says run as they should, by role.
+    pub running: BTreeMap<&'static str, Process>,
+    /// What it still has to mend by itself.
+    pub unmended: Vec<String>,
+    /// Names of operations under way.
+    pub operations: Vec<String>,
+    /// Containers as they were just seen.
+    pub containers: BTreeMap<String, Seen>,
 }
 
-/// A process reference: `{"pid": …, "start_time_ticks": …}`, or something that holds one as `process`.
-fn reference(value: &Value) -> Option<Process> {
-    let holder = value.get("process").filter(|inner| inner.is_object()).unwrap_or(value);
-    let pid = u32::try_from(holder.get("pid")?.as_u64()?).ok()?;
-    match holder.get("start_time_ticks").and_then(Value::as_u64) {
-        Some(start_ticks) => Some(Process { pid, start_ticks }),
-        None => Process::of(pid),
+/// A container as `status` saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// `running`, `exited`, ….
+    pub state: String,
+    /// First process.
+    pub init: Option<Process>,
+    /// Monitor.
+    pub monitor: Option<Process>,
+    /// Restarts that nobody asked for.
+    pub restarts: u64,
+    /// Exit code.
+    pub exit_code: Option<i64>,
+}
+
+impl Status {
+    fn parse(value: &Value) -> Option<Self> {
+        let mut running = BTreeMap::new();
+        for entry in value.get("processes")?.as_array()? {
+            let role = Role::ALL.into_iter().find(|role| role.name() == text(entry, "role"));
+            let process = entry.get("process").and_then(reference).filter(|process| process.is_alive());
+            if let (Some(role), Some(process), "running") = (role, process, text(entry, "state").as_str()) {
+                running.insert(role.name(), process);
+            }
+        }
+        let mut unmended: Vec<String> = value
+            .get("degraded")?
+            .as_array()?
+            .iter()
+            .filter(|entry| text(entry, "cause").starts_with("needs to"))
+            .map(|entry| format!("{} {}", text(entry, "what"), text(entry, "cause")))
+            .collect();
+        if value.get("case")?.as_str()? != "nothing" {
+            unmended.push(format!("case {}", text(value, "case")));
+        }
+        let mut containers = BTreeMap::new();
+        for workload in value.get("workloads")?.as_array()? {
+            for container in workload.get("containers")?.as_array()? {
+                let seen = Seen {
+                    state: text(container, "state"),
+                    init: container.get("init").and_then(reference),
+                    monitor: container.get("monitor").and_then(reference),
+                    restarts: container.get("restarts")?.as_u64()?,
+                    exit_code: container.get("exit_code").and_then(Value::as_i64),
+                };
+                containers.insert(text(container, "name"), seen);
+            }
+        }
+        let operations = value.get("operations")?.as_array()?.iter().map(Value::to_string).collect();
+        Some(Self { state: text(value, "state"), running, unmended, operations, containers })
     }
+
+    /// The four processes, if all live and answer and nothing is left to be mended.
+    pub fn whole(&self) -> Option<Processes> {
+        let get = |role: Role| self.running.get(role.name()).copied();
+        let processes = Processes {
+            daemon: get(Role::Daemon)?,
+            control: get(Role::Control)?,
+            pin: get(Role::Pin)?,
+            uplink: get(Role::Uplink)?,
+        };
+        self.unmended.is_empty().then_some(processes)
+    }
+}
+
+/// `{"pid": …, "start_time_ticks": …}`.
+fn reference(value: &Value) -> Option<Process> {
+    Some(Process {
+        pid: u32::try_from(value.get("pid")?.as_u64()?).ok()?,
+        start_ticks: value.get("start_time_ticks")?.as_u64()?,
+    })
 }
 
 fn text(value: &Value, key: &str) -> String {
     value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
-}
-
-fn find_key<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
-    find(value, &|value| value.get(key).is_some_and(|found| !found.is_null()))
-        .and_then(|holder| holder.get(key))
-}
-
-/// The first value that `wanted` accepts, depth first.
-fn find<'a>(value: &'a Value, wanted: &dyn Fn(&Value) -> bool) -> Option<&'a Value> {
-    if wanted(value) {
-        return Some(value);
-    }
-    match value {
-        Value::Array(list) => list.iter().find_map(|inner| find(inner, wanted)),
-        Value::Object(map) => map.values().find_map(|inner| find(inner, wanted)),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -460,15 +482,30 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn status(pin: Value, degraded: Value) -> Status {
+        let me = Process::of(std::process::id()).unwrap();
+        let mine = json!({"pid": me.pid, "start_time_ticks": me.start_ticks, "boot_id": "b"});
+        let running = |role: &str| json!({"role": role, "state": "running", "process": mine, "in_pin": null});
+        let processes = json!([running("daemon"), running("control"), running("uplink"), pin]);
+        let value = json!({"state": "up", "case": "nothing", "processes": processes, "degraded": degraded,
+            "operations": [], "workloads": [{"name": "web", "containers": [{"name": "web", "state": "running",
+            "init": mine, "monitor": null, "restarts": 2, "exit_code": null}]}]});
+        Status::parse(&value).unwrap()
+    }
+
     #[test]
-    fn a_role_is_found_as_key_or_as_entry_and_never_guessed() {
-        let process = Process { pid: 7, start_ticks: 9 };
-        let keyed = json!({"node": {"pin": {"process": {"pid": 7, "start_time_ticks": 9}}, "control": null}});
-        assert_eq!(role_process(&keyed, Role::Pin), Some(process));
-        assert_eq!(role_process(&keyed, Role::Control), None);
-        let listed =
-            json!({"processes": [{"role": "pin", "pid": 7, "start_time_ticks": 9}, {"role": "uplink"}]});
-        assert_eq!(role_process(&listed, Role::Pin), Some(process));
-        assert_eq!(role_process(&listed, Role::Uplink), None);
+    fn a_node_is_whole_when_four_living_processes_answer_and_nothing_is_left_to_mend() {
+        let me = Process::of(std::process::id()).unwrap();
+        let pin = |ticks: u64, state: &str| json!({"role": "pin", "state": state, "process": {"pid": me.pid, "start_time_ticks": ticks}});
+        let whole = status(pin(me.start_ticks, "running"), json!([]));
+        assert_eq!(whole.whole().unwrap().pin, me);
+        assert_eq!(whole.containers["web"].init, Some(me));
+        assert_eq!(whole.containers["web"].monitor, None);
+        assert_eq!(status(pin(me.start_ticks + 1, "running"), json!([])).whole(), None, "a recycled pid");
+        assert_eq!(status(pin(me.start_ticks, "does not answer"), json!([])).whole(), None);
+        let monitor = json!([{"what": "web", "cause": "its monitor (conmon) is dead", "remedy": "restart"}]);
+        assert!(status(pin(me.start_ticks, "running"), monitor).whole().is_some(), "not the node's to mend");
+        let link = json!([{"what": "web", "cause": "needs to attach web eth0", "remedy": ""}]);
+        assert_eq!(status(pin(me.start_ticks, "running"), link).whole(), None);
     }
 }

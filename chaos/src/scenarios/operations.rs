@@ -13,6 +13,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use std::{
+    collections::BTreeSet,
     process::{Child, Stdio},
     time::{Duration, Instant},
 };
@@ -42,7 +43,7 @@ fn sweep(context: &Context, sweep: &Sweep) -> Result<Outcome> {
     node.sh("network create blue")?;
     node.sh(&format!("run -d --name peer --network blue {} {}", image::NAME, image::PAUSE[0]))?;
     let peer = node.await_running("peer", HEAL_DEADLINE)?.running()?;
-    let (mut done, mut undone, mut in_row, mut resumed) = (0, 0, 0, 0);
+    let (mut done, mut undone, mut in_row) = (0, 0, 0);
     for moment in 0..MOMENTS_MAX {
         let after = STEP * moment;
         (sweep.prepare)(node).with_context(|| format!("before moment {after:?}"))?;
@@ -61,7 +62,6 @@ fn sweep(context: &Context, sweep: &Sweep) -> Result<Outcome> {
         if status.success() && !is_done {
             bail!("{} reported success, and was undone after the daemon died at {after:?}", sweep.operation);
         }
-        resumed += node.resumed()?.len();
         if is_done {
             done += 1
         } else {
@@ -74,11 +74,22 @@ fn sweep(context: &Context, sweep: &Sweep) -> Result<Outcome> {
         }
     }
     ensure!(peer.is_alive(), "peer died on the way");
+    let steps = steps_hit(&node.log());
     stage.finish()?;
+    let told =
+        if steps.is_empty() { String::new() } else { format!(", hit after steps {}", steps.join(" ")) };
     Ok(Outcome::Pass(format!(
-        "{} moments: {done} done, {undone} undone, {resumed} told as resumed; nothing in between",
+        "{} moments{told}: {done} done, {undone} undone, nothing between",
         done + undone
     )))
+}
+
+/// The steps after which the daemon's log says that an operation was interrupted, each once.
+fn steps_hit(log: &str) -> Vec<String> {
+    let steps = log.split("interrupted after step ").skip(1).filter_map(|rest| {
+        rest.split(|character: char| !character.is_ascii_digit()).next()?.parse::<u32>().ok()
+    });
+    steps.collect::<BTreeSet<u32>>().into_iter().map(|step| step.to_string()).collect()
 }
 
 fn start(node: &Node, line: &str) -> Result<Child> {
@@ -126,6 +137,9 @@ fn remove_victim(node: &Node) -> Result<()> {
 
 /// The victim does not exist (`Some(false)`), or runs and answers (`Some(true)`).
 fn absent_or_running(stage: &Stage, peer: Process) -> Result<Option<bool>> {
+    if !stage.node.status()?.operations.is_empty() {
+        return Ok(None);
+    }
     if !stage.node.has_container("victim")? {
         return Ok(Some(false));
     }
@@ -138,28 +152,26 @@ fn absent_or_running(stage: &Stage, peer: Process) -> Result<Option<bool>> {
 }
 
 fn stopped(stage: &Stage, _: Process) -> Result<Option<bool>> {
-    let victim = stage.node.container("victim")?;
-    match victim.state.as_str() {
+    let status = stage.node.status()?;
+    let victim = status.containers.get("victim").context("the victim is gone")?;
+    Ok(match victim.state.as_str() {
+        _ if !status.operations.is_empty() => None,
         // Killed before the daemon wrote the operation down: it runs on.
-        "running" if victim.init.is_some_and(Process::is_alive) => {
-            Ok(stage.node.status().ok().filter(|status| !has_open_operation(status)).map(|_| false))
-        }
-        "exited" => Ok(Some(true)),
-        _ => Ok(None),
-    }
-}
-
-fn has_open_operation(status: &serde_json::Value) -> bool {
-    status.get("operations").and_then(serde_json::Value::as_array).is_some_and(|open| !open.is_empty())
+        "running" => Some(false),
+        "exited" => Some(true),
+        _ => None,
+    })
 }
 
 fn removed(stage: &Stage, _: Process) -> Result<Option<bool>> {
-    if !stage.node.has_container("victim")? {
-        return Ok(Some(true));
+    let status = stage.node.status()?;
+    if !status.operations.is_empty() {
+        return Ok(None);
     }
-    let victim = stage.node.container("victim")?;
-    let whole = victim.state == "exited" && !has_open_operation(&stage.node.status()?);
-    Ok(whole.then_some(false))
+    match status.containers.get("victim") {
+        Some(victim) => Ok((victim.state == "exited").then_some(false)),
+        None => Ok((!stage.node.has_container("victim")?).then_some(true)),
+    }
 }
 
 fn pod_absent_or_whole(stage: &Stage, _: Process) -> Result<Option<bool>> {
