@@ -1,0 +1,62 @@
+# Holdfast: everything a contributor or a newcomer types. `make help` explains the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+CARGO ?= cargo
+# One dev profile for lint, test and sim, so that nothing is built twice; release for what is run and measured.
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# As root, the node, its tests and its demo run as this user, which `make setup` creates.
+export HOLDFAST_TEST_USER ?= holdfast
+
+.PHONY: help setup setup-lint build demo test lint fmt sim chaos bench clean
+
+help: ## Explain the targets
+	@echo 'Holdfast: a rootless node whose workloads outlive every process of it.'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo 'Variables: SCENARIOS="pin_kill replug" (chaos), SEEDS=100 (sim), RUNS=30 (bench),'
+	@echo '           HOLDFAST_TEST_USER=holdfast (whom the node runs as when make runs as root).'
+
+setup: ## Install what is missing (Debian packages, node user, /dev/net/tun); safe to repeat
+	@scripts/setup.sh
+
+setup-lint:
+	@scripts/setup.sh --lint
+
+build: ## Build the release binaries
+	$(CARGO) build --release --locked -p holdfast -p holdfast-chaos
+
+demo: setup build ## Run a node, kill everything it is made of, and watch the workloads live on
+	$(TARGET_DIR)/release/holdfast-chaos demo
+
+# The binaries come first: end-to-end tests run the real `holdfast`. scripts/test-total.sh prints the last line,
+# the sum over all test binaries, and fails if no test ran.
+test: setup lint ## Lint, then every test, end-to-end tests on the real kernel included
+	$(CARGO) build --locked --workspace --bins
+	HOLDFAST_BIN=$(abspath $(TARGET_DIR))/debug/holdfast HOLDFAST_CHAOS_BIN=$(abspath $(TARGET_DIR))/debug/holdfast-chaos \
+		$(CARGO) test --locked --workspace 2>&1 | scripts/test-total.sh
+
+lint: setup-lint ## Formatting, clippy with warnings denied, licences, bans and sources
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) deny --locked --log-level error check licenses bans sources
+
+fmt: ## Format the sources
+	$(CARGO) fmt --all
+
+sim: ## Run the simulated node under faults (SEEDS=… for more)
+	HOLDFAST_SIM_SEEDS=$(or $(SEEDS),1000) $(CARGO) test --locked -p holdfast-sim -p holdfast-core
+
+chaos: setup build ## Real kills on a real node; SCENARIOS="…" picks some
+	$(TARGET_DIR)/release/holdfast-chaos run $(SCENARIOS)
+
+bench: setup build ## Criterion benches, then p50/p99 of a real node and ratios against podman (RUNS=30)
+	$(CARGO) bench --locked -p holdfast-benches
+	$(CARGO) build --release --locked -p holdfast-benches --bins
+	$(TARGET_DIR)/release/holdfast-bench-node --runs $(or $(RUNS),30)
+
+clean: ## Remove build output
+	$(CARGO) clean
