@@ -1,8 +1,8 @@
 //! Brings the node up: observe, plan, run, and look again until there is nothing left to do.
 
 use super::{
-    operation::{commit, orphans, resume},
-    perform::{changes_of, hints, name_of, perform},
+    operation::{commit, orphans, resume, run_step},
+    perform::{hints, name_of},
     session::Session,
 };
 use crate::{
@@ -26,10 +26,13 @@ use alloc::{
     vec::Vec,
 };
 use core::fmt;
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 /// The most passes of one bring-up: entering, looking inside, repairing, proving, and room for two failures.
 pub const PASSES_MAX: u32 = 6;
+/// Sandboxes that are cured at the same time.
+const WORKS_AT_ONCE: usize = 16;
 /// Wait before a pass that follows a failed one; longer with each.
 const RETRY_WAIT: Span = Span::from_ms(20);
 
@@ -241,9 +244,7 @@ impl<'a, W: World> Run<'a, W> {
         }
         let resumed = self.resume_orphans().await;
         let idle = plan.is_idle() && !resumed;
-        for (id, work) in works {
-            self.run_work(&id, work, &observed).await;
-        }
+        self.run_works(&works, &observed).await;
         if idle { Outcome::Idle } else { Outcome::Again }
     }
 
@@ -329,7 +330,7 @@ impl<'a, W: World> Run<'a, W> {
     async fn run_node(&mut self, operation: &OperationId, steps: &[Step]) -> bool {
         let mut standing = true;
         for step in steps {
-            if let Err(error) = self.run_step(step).await {
+            if let Err(error) = run_step(self.world, step).await {
                 tracing::warn!(step = %step, error = %error, "failed");
                 self.report.errors.push(format!("{step}: {error}"));
                 if is_foundation(step) {
@@ -340,14 +341,6 @@ impl<'a, W: World> Run<'a, W> {
         }
         self.close(operation).await;
         standing
-    }
-
-    async fn run_step(&self, step: &Step) -> Result<(), WorldError> {
-        let fact = perform(self.world, step).await?;
-        let (now, wall) = (self.world.now(), self.world.wall());
-        commit(self.world, Durability::Process, |records| changes_of(records, step, &fact, now, wall))
-            .await?;
-        Ok(())
     }
 
     async fn resume_orphans(&mut self) -> bool {
@@ -373,41 +366,17 @@ impl<'a, W: World> Run<'a, W> {
         any
     }
 
-    async fn run_work(&mut self, operation: &OperationId, work: Work, observed: &Observed) {
-        for step in &work.steps {
-            let Err(error) = self.run_step(step).await else { continue };
-            tracing::warn!(sandbox = %work.name, step = %step, error = %error, "failed");
-            let cause = format!("{}: {error}", name_of(step));
-            self.report.failed.insert(work.name.clone(), cause.clone());
-            self.failed_start(step, &error, observed).await;
-            // A port or a neighbour that does not come is no reason to leave the rest undone.
-            if !matches!(step, Step::Publish(_) | Step::Unpublish(_) | Step::StartContainer(_)) {
-                break;
+    /// Sandboxes are independent of one another: a slow one holds up no other.
+    async fn run_works(&mut self, works: &[(OperationId, Work)], observed: &Observed) {
+        for chunk in works.chunks(WORKS_AT_ONCE) {
+            let results =
+                join_all(chunk.iter().map(|(id, work)| run_work(self.world, id, work, observed))).await;
+            for ((_, work), WorkResult { failed, errors }) in chunk.iter().zip(results) {
+                if let Some(cause) = failed {
+                    self.report.failed.insert(work.name.clone(), cause);
+                }
+                self.report.errors.extend(errors);
             }
-        }
-        self.close(operation).await;
-    }
-
-    /// A container that cannot be started is tried again later, or is reported as failed for good.
-    async fn failed_start(&mut self, step: &Step, error: &WorldError, observed: &Observed) {
-        let Step::StartContainer(plan) = step else { return };
-        let (now, wall) = (self.world.now(), self.world.wall());
-        let result = commit(self.world, Durability::Process, |records| {
-            let container = records.containers.get(&plan.id).filter(|it| it.incarnation == plan.incarnation);
-            let next = container.map(|it| {
-                restart::after_failed_start(
-                    it,
-                    error.class(),
-                    &error.to_string(),
-                    now,
-                    wall,
-                    &observed.boot_id,
-                )
-            });
-            next.map(Change::Container).into_iter().collect()
-        });
-        if let Err(error) = result.await {
-            self.report.errors.push(error.to_string());
         }
     }
 
@@ -418,12 +387,7 @@ impl<'a, W: World> Run<'a, W> {
     }
 
     async fn close(&mut self, operation: &OperationId) {
-        let closed = commit(self.world, Durability::Process, |_| {
-            alloc::vec![Change::RemoveOperation(operation.clone())]
-        });
-        if let Err(error) = closed.await {
-            self.report.errors.push(error.to_string());
-        }
+        self.report.errors.extend(close(self.world, operation).await);
     }
 
     /// Counts what was cured, writes the cures down, and hands the control its copy.
@@ -459,6 +423,57 @@ impl<'a, W: World> Run<'a, W> {
         self.report.took = self.world.now().since(self.report.began);
         self.report
     }
+}
+
+async fn close<W: World>(world: &W, operation: &OperationId) -> Option<String> {
+    let closed =
+        commit(world, Durability::Process, |_| alloc::vec![Change::RemoveOperation(operation.clone())]);
+    closed.await.err().map(|error| error.to_string())
+}
+
+struct WorkResult {
+    failed: Option<String>,
+    errors: Vec<String>,
+}
+
+async fn run_work<W: World>(
+    world: &W,
+    operation: &OperationId,
+    work: &Work,
+    observed: &Observed,
+) -> WorkResult {
+    let mut result = WorkResult { failed: None, errors: Vec::new() };
+    for step in &work.steps {
+        let Err(error) = run_step(world, step).await else { continue };
+        tracing::warn!(sandbox = %work.name, step = %step, error = %error, "failed");
+        result.failed = Some(format!("{}: {error}", name_of(step)));
+        result.errors.extend(failed_start(world, step, &error, observed).await);
+        // A port or a neighbour that does not come is no reason to leave the rest undone.
+        if !matches!(step, Step::Publish(_) | Step::Unpublish(_) | Step::StartContainer(_)) {
+            break;
+        }
+    }
+    result.errors.extend(close(world, operation).await);
+    result
+}
+
+/// A container that cannot be started is tried again later, or is reported as failed for good.
+async fn failed_start<W: World>(
+    world: &W,
+    step: &Step,
+    error: &WorldError,
+    observed: &Observed,
+) -> Option<String> {
+    let Step::StartContainer(plan) = step else { return None };
+    let (now, wall) = (world.now(), world.wall());
+    let result = commit(world, Durability::Process, |records| {
+        let container = records.containers.get(&plan.id).filter(|it| it.incarnation == plan.incarnation);
+        let next = container.map(|it| {
+            restart::after_failed_start(it, error.class(), &error.to_string(), now, wall, &observed.boot_id)
+        });
+        next.map(Change::Container).into_iter().collect()
+    });
+    result.await.err().map(|error| error.to_string())
 }
 
 /// Without these there is no router to work in.

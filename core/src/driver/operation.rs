@@ -117,7 +117,7 @@ async fn backward<W: World>(world: &W, operation: &OperationRecord, count: u32) 
         failures.push(format!("{error}"));
     }
     for step in undo_of(&operation.steps, count as usize) {
-        if let Err(error) = undo(world, &step).await {
+        if let Err(error) = run_step(world, &step).await {
             tracing::error!(operation = %operation.kind, name = %operation.name, step = %step, error = %error, "undo failed");
             failures.push(format!("{step}: {error}"));
         }
@@ -142,7 +142,8 @@ async fn backward<W: World>(world: &W, operation: &OperationRecord, count: u32) 
     failures
 }
 
-async fn undo<W: World>(world: &W, step: &Step) -> Result<(), WorldError> {
+/// Does one step and writes down what it brought to light; for steps that no operation counts.
+pub(super) async fn run_step<W: World>(world: &W, step: &Step) -> Result<(), WorldError> {
     let fact = perform(world, step).await?;
     let (now, wall) = (world.now(), world.wall());
     commit(world, Durability::Process, |records| changes_of(records, step, &fact, now, wall)).await?;

@@ -1,11 +1,6 @@
 //! Takes the node down, with or without its workloads.
 
-use super::{
-    bring_up::observe,
-    operation::commit,
-    perform::{changes_of, perform},
-    session::Session,
-};
+use super::{bring_up::observe, operation::run_step, session::Session};
 use crate::{
     error::{Refusal, RefusalCode, WorldError},
     observed::{ControlObserved, Observed, UplinkObserved},
@@ -20,6 +15,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 /// What going down did.
@@ -61,37 +57,51 @@ pub async fn take_down<W: World>(
     };
     let plan = world.read(|records| plan_down(records, &observed, keep_workloads)).await;
     report.kept = plan.kept;
-    for (name, step) in plan.steps {
-        match run_step(world, &step).await {
-            Ok(()) => report.stopped.extend(name),
-            Err(error) => report.errors.push(format!("{step}: {error}")),
+    // Containers side by side: each may use its whole grace. What they stand on goes after the last of them.
+    for chunk in plan.containers.chunks(STOPS_AT_ONCE) {
+        let results = join_all(chunk.iter().map(|(_, step)| run_step(world, step))).await;
+        for ((name, step), result) in chunk.iter().zip(results) {
+            match result {
+                Ok(()) => report.stopped.extend(name.clone()),
+                Err(error) => report.errors.push(format!("{step}: {error}")),
+            }
+        }
+    }
+    for step in plan.node {
+        if let Err(error) = run_step(world, &step).await {
+            report.errors.push(format!("{step}: {error}"));
         }
     }
     Ok(report)
 }
 
+/// Containers that are ended at the same time.
+const STOPS_AT_ONCE: usize = 64;
+
 struct DownPlan {
-    steps: Vec<(Option<String>, Step)>,
+    containers: Vec<(Option<String>, Step)>,
+    node: Vec<Step>,
     kept: Vec<String>,
 }
 
 fn plan_down(records: &Records, observed: &Observed, keep_workloads: bool) -> DownPlan {
-    let mut plan = DownPlan { steps: Vec::new(), kept: Vec::new() };
+    let mut plan = DownPlan { containers: Vec::new(), node: Vec::new(), kept: Vec::new() };
     for container in records.containers.values() {
         let alive = observed.containers.get(&container.id).is_some_and(|seen| seen.init.is_some());
         match (alive, keep_workloads) {
             (true, true) => plan.kept.push(container.name.clone()),
             (true, false) => {
                 let step = steps::stop_step(container, container.spec.stop_grace_ms);
-                plan.steps.push((Some(container.name.clone()), step));
+                plan.containers.push((Some(container.name.clone()), step));
             }
             (false, _) if container.incarnation > 0 && !keep_workloads => {
-                plan.steps.push((None, Step::CleanContainer(container.id.clone(), container.incarnation)));
+                let step = Step::CleanContainer(container.id.clone(), container.incarnation);
+                plan.containers.push((None, step));
             }
             (false, _) => {}
         }
     }
-    let mut end = |step| plan.steps.push((None, step));
+    let mut end = |step| plan.node.push(step);
     match &observed.uplink {
         UplinkObserved::Serving { process, .. } | UplinkObserved::Broken(process, _) => {
             end(Step::StopUplink(process.clone()));
@@ -108,11 +118,4 @@ fn plan_down(records: &Records, observed: &Observed, keep_workloads: bool) -> Do
         end(Step::StopPin(pin.clone()));
     }
     plan
-}
-
-async fn run_step<W: World>(world: &W, step: &Step) -> Result<(), WorldError> {
-    let fact = perform(world, step).await?;
-    let (now, wall) = (world.now(), world.wall());
-    commit(world, Durability::Process, |records| changes_of(records, step, &fact, now, wall)).await?;
-    Ok(())
 }
