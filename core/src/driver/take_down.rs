@@ -2,7 +2,7 @@
 
 use super::{bring_up::observe, operation::run_step, session::Session};
 use crate::{
-    error::{Refusal, RefusalCode, WorldError},
+    error::{Refusal, RefusalCode},
     observed::{ControlObserved, Observed, UplinkObserved},
     ops::request::RequestError,
     plan::Step,
