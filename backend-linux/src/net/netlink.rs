@@ -1,0 +1,236 @@
+//! A netlink socket with deadlines: netlink(7).
+//!
+//! The kernel carries a request out while it is being sent, so there is nothing to wait for and a blocking
+//! socket is the fastest: several requests are sent as one datagram and their answers read back afterwards.
+
+use super::error::NetlinkError;
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{
+            AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
+            setsockopt, socket,
+            sockopt::{RcvBuf, ReceiveTimeout, SendTimeout, SndBuf},
+        },
+        time::TimeVal,
+    },
+};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// An answer that takes longer than this, in seconds, is given up.
+const DEADLINE_S: i64 = 5;
+/// The kernel fills datagrams of a dump up to 32 KiB: netlink_dump() in net/netlink/af_netlink.c.
+const RECEIVE_BYTES: usize = 64 * 1024;
+/// Answers and dumps queue here; the kernel clamps to net.core.rmem_max.
+const RECEIVE_BUFFER_BYTES: usize = 4 * 1024 * 1024;
+/// Kept free of the send buffer, in bytes.
+const SEND_MARGIN_BYTES: usize = 1024;
+/// Dumps that were interrupted by a change are repeated this often.
+pub(crate) const DUMP_ATTEMPTS: u32 = 8;
+
+const HEADER_BYTES: usize = 16;
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// One message of an answer.
+pub(crate) struct Message<'a> {
+    /// Message type.
+    pub kind: u16,
+    /// Message flags.
+    pub flags: u16,
+    /// Sequence number of the request.
+    pub sequence: u32,
+    /// Header and payload.
+    pub bytes: &'a [u8],
+}
+
+impl Message<'_> {
+    /// What follows the header.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[HEADER_BYTES..]
+    }
+}
+
+/// What a callback wants next.
+pub(crate) enum Next {
+    /// Another message.
+    More,
+    /// Nothing: the exchange is complete.
+    Done,
+}
+
+/// One socket in the network namespace in which it was opened, whoever uses it later.
+pub(crate) struct NetlinkSocket {
+    fd: OwnedFd,
+    sequence: u32,
+    receive: Vec<u8>,
+    /// What one datagram may hold, in bytes, as the kernel reports it.
+    pub send_bytes_max: usize,
+}
+
+impl NetlinkSocket {
+    /// Opens a socket in the caller's network namespace; asks for `send_bytes` of send buffer.
+    pub fn open(protocol: SockProtocol, send_bytes: usize) -> Result<Self, Errno> {
+        let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+        let deadline = TimeVal::new(DEADLINE_S, 0);
+        setsockopt(&fd, ReceiveTimeout, &deadline)?;
+        setsockopt(&fd, SendTimeout, &deadline)?;
+        setsockopt(&fd, RcvBuf, &RECEIVE_BUFFER_BYTES)?;
+        if send_bytes > 0 {
+            setsockopt(&fd, SndBuf, &send_bytes)?;
+        }
+        for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
+            enable(&fd, option)?;
+        }
+        // The kernel clamps silently to net.core.wmem_max, so what counts is what it says now; a datagram longer
+        // than that less 32 bytes is EMSGSIZE: netlink_sendmsg() in net/netlink/af_netlink.c.
+        let granted = nix::sys::socket::getsockopt(&fd, SndBuf)?;
+        let send_bytes_max = granted.saturating_sub(SEND_MARGIN_BYTES);
+        Ok(Self { fd, sequence: 0, receive: vec![0; RECEIVE_BYTES], send_bytes_max })
+    }
+
+    /// The next sequence number; never 0, which the kernel uses for notifications, and never so high that
+    /// the numbers of one transaction could wrap.
+    pub fn next_sequence(&mut self) -> u32 {
+        self.sequence = if self.sequence < u32::MAX / 2 { self.sequence + 1 } else { 1 };
+        self.sequence
+    }
+
+    /// Takes note that numbers up to this one are used.
+    pub fn skip_to(&mut self, sequence: u32) {
+        self.sequence = self.sequence.max(sequence);
+    }
+
+    /// Sends one datagram.
+    pub fn send(&self, bytes: &[u8]) -> Result<(), Errno> {
+        loop {
+            match send(self.fd.as_raw_fd(), bytes, MsgFlags::empty()) {
+                Ok(sent) if sent == bytes.len() => return Ok(()),
+                Ok(_) => return Err(Errno::EMSGSIZE),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Hands every message that arrives to `on_message` until it says [`Next::Done`].
+    ///
+    /// # Errors
+    /// EAGAIN when the deadline passes, ENOBUFS when answers were lost, and what `on_message` returns.
+    pub fn receive(
+        &mut self,
+        mut on_message: impl FnMut(&Message<'_>) -> Result<Next, NetlinkError>,
+    ) -> Result<(), NetlinkError> {
+        loop {
+            let length = match recv(self.fd.as_raw_fd(), &mut self.receive, MsgFlags::MSG_TRUNC) {
+                Ok(length) if length > self.receive.len() => return Err(Errno::EMSGSIZE.into()),
+                Ok(length) => length,
+                Err(Errno::EINTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut rest = &self.receive[..length];
+            while let Some((message, tail)) = split_message(rest) {
+                rest = tail;
+                if let Next::Done = on_message(&message)? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn enable(fd: &OwnedFd, option: libc::c_int) -> Result<(), Errno> {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open, and the value is a c_int that lives over the call, of the size given.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_NETLINK,
+            option,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    Errno::result(result).map(drop)
+}
+
+/// Splits the first message off; `None` at the end, or where the rest is no whole message.
+fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
+    let header = bytes.get(..HEADER_BYTES)?;
+    let u32_at = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let u16_at = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+    let length = usize::try_from(u32_at(0)).ok()?;
+    if length < HEADER_BYTES {
+        return None;
+    }
+    let message =
+        Message { kind: u16_at(4), flags: u16_at(6), sequence: u32_at(8), bytes: bytes.get(..length)? };
+    Some((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// Reads NLMSG_ERROR: `Ok` for an ACK.
+pub(crate) fn error_of(message: &Message<'_>) -> Result<(), NetlinkError> {
+    let payload = message.payload();
+    let Some(code) = payload.get(..4).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes) else {
+        return Err(Errno::EBADMSG.into());
+    };
+    if code == 0 {
+        return Ok(());
+    }
+    let errno = Errno::from_raw(code.saturating_neg());
+    // With NETLINK_CAP_ACK the request's payload is left out: the attributes follow its header at once.
+    let attributes = payload.get(4 + HEADER_BYTES..).unwrap_or_default();
+    let text = Attributes(attributes)
+        .find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG)
+        .map(|(_, value)| String::from_utf8_lossy(value).trim_end_matches('\0').to_owned())
+        .unwrap_or_default();
+    Err(NetlinkError { errno, message: text })
+}
+
+/// Walks netlink attributes: (type without flags, value).
+pub(crate) struct Attributes<'a>(pub &'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let header = self.0.get(..4)?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & 0x3fff;
+        let value = self.0.get(4..length)?;
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn malformed_datagrams_end_the_walk() {
+        assert!(split_message(&[]).is_none());
+        assert!(split_message(&[0; 16]).is_none());
+        let mut long = [0_u8; 16];
+        long[0] = 200;
+        assert!(split_message(&long).is_none());
+        assert_eq!(Attributes(&[2, 0, 1, 0]).count(), 0);
+        assert_eq!(Attributes(&[9, 0, 1, 0, 1, 2, 3, 4]).count(), 0);
+        let pairs: Vec<_> = Attributes(&[5, 0, 7, 0, 42, 0, 0, 0, 4, 0, 8, 0]).collect();
+        assert_eq!(pairs, [(7, &[42_u8][..]), (8, &[][..])]);
+    }
+
+    #[test]
+    fn an_error_carries_the_kernels_words() {
+        let mut bytes = vec![0_u8; 16];
+        bytes.extend((-17_i32).to_ne_bytes());
+        bytes.extend([0; 16]);
+        bytes.extend([7, 0, 1, 0, b'h', b'i', 0, 0]);
+        let length = u32::try_from(bytes.len()).unwrap();
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        let (message, _) = split_message(&bytes).unwrap();
+        let error = error_of(&message).unwrap_err();
+        assert_eq!((error.errno, error.message.as_str()), (Errno::EEXIST, "hi"));
+    }
+}

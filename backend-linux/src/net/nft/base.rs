@@ -1,0 +1,438 @@
+//! The base: tables, sets, chains and rules that are the same on every node and never change.
+//!
+//! Its version is a digest of everything in it and stands in a comment on every rule, so that the base of
+//! another build, or one that somebody took a rule out of, shows when it is read back.
+
+use super::{
+    elements::{SETS, SetSpec, ifname},
+    expression::{
+        Compare::{AtLeast, AtMost, Equal, NotEqual},
+        End::{self, Accept, Drop, Jump},
+        Expr::{
+            self, Compare, Ct, DestinationNat, Map, Mask, Masquerade, Member, Meta, NoMember, Payload,
+            Verdict,
+        },
+        Header::{Link, Network, Transport},
+    },
+    transaction::{TABLE, Transaction},
+};
+use crate::net::{UPLINK_LINK, netlink::Attributes};
+use nftnl::{
+    Chain, ChainType, Hook, MsgType, Policy, ProtoFamily, Rule, Table,
+    nftnl_sys::{self as sys},
+    set::{Set, SetKey},
+};
+use std::ffi::{CStr, CString};
+
+/// Where a chain hangs.
+#[derive(Debug)]
+struct Base {
+    kind: ChainType,
+    hook: Hook,
+    priority: i32,
+    policy: Policy,
+}
+
+#[derive(Debug)]
+struct ChainSpec {
+    name: &'static CStr,
+    base: Option<Base>,
+    rules: Vec<Vec<Expr>>,
+}
+
+/// A table with its chains; its sets are those of [`SETS`] in its family.
+#[derive(Debug)]
+pub(crate) struct TableSpec {
+    pub family: ProtoFamily,
+    pub label: &'static str,
+    chains: Vec<ChainSpec>,
+}
+
+// Registers of a rule are counted in 4 bytes; 0 is scratch for a match that is over before the key is built.
+const IPV4: u8 = libc::NFPROTO_IPV4 as u8;
+const IPV6: u8 = libc::NFPROTO_IPV6 as u8;
+const ICMP: u8 = libc::IPPROTO_ICMP as u8;
+const ICMPV6: u8 = libc::IPPROTO_ICMPV6 as u8;
+const ETHER_IPV4: u16 = 0x0800;
+const ETHER_ARP: u16 = 0x0806;
+const ETHER_IPV6: u16 = 0x86dd;
+/// Connection states as bits: enum ip_conntrack_info in linux/netfilter/nf_conntrack_common.h.
+const STATE_INVALID: u32 = 1;
+const STATE_ESTABLISHED: u32 = 2;
+const STATE_RELATED: u32 = 4;
+/// IPS_DST_NAT.
+const STATUS_DESTINATION_NAT: u32 = 1 << 5;
+/// IP_CT_DIR_REPLY.
+const DIRECTION_REPLY: u8 = 1;
+
+fn byte(key: libc::c_int, value: u8) -> Vec<Expr> {
+    vec![Meta(key, 0), Compare(Equal, 0, vec![value])]
+}
+
+fn family(value: u8) -> Vec<Expr> {
+    byte(libc::NFT_META_NFPROTO, value)
+}
+
+fn ether_type(value: u16) -> Vec<Expr> {
+    vec![Meta(libc::NFT_META_PROTOCOL, 0), Compare(Equal, 0, value.to_be_bytes().to_vec())]
+}
+
+fn icmp_type(protocol: u8, least: u8, most: u8) -> Vec<Expr> {
+    let mut exprs = byte(libc::NFT_META_L4PROTO, protocol);
+    exprs.push(Payload(Transport, 0, 1, 0));
+    exprs.push(Compare(AtLeast, 0, vec![least]));
+    exprs.push(Compare(AtMost, 0, vec![most]));
+    exprs
+}
+
+/// A link whose name starts so.
+fn link_prefix(prefix: &str) -> Vec<Expr> {
+    vec![Meta(libc::NFT_META_IIFNAME, 0), Compare(Equal, 0, prefix.as_bytes().to_vec())]
+}
+
+fn from_uplink() -> Vec<Expr> {
+    vec![Meta(libc::NFT_META_IIFNAME, 0), Compare(Equal, 0, ifname(UPLINK_LINK))]
+}
+
+fn to_uplink() -> Vec<Expr> {
+    vec![Meta(libc::NFT_META_OIFNAME, 0), Compare(Equal, 0, ifname(UPLINK_LINK))]
+}
+
+fn from_bridge() -> Vec<Expr> {
+    link_prefix("hfbr")
+}
+
+fn tracked(key: libc::c_int, bits: u32) -> Vec<Expr> {
+    vec![Ct(key, 0), Mask(0, bits.to_ne_bytes()), Compare(NotEqual, 0, vec![0; 4])]
+}
+
+fn state(bits: u32) -> Vec<Expr> {
+    tracked(libc::NFT_CT_STATE, bits)
+}
+
+fn rule(parts: impl IntoIterator<Item = Vec<Expr>>, end: End) -> Vec<Expr> {
+    parts.into_iter().flatten().chain([Verdict(end)]).collect()
+}
+
+fn member4() -> Vec<Expr> {
+    vec![Payload(Network, 12, 4, 0), Map(c"group4", 0, 0), Payload(Network, 16, 4, 1), Member(c"member4", 0)]
+}
+
+fn member6() -> Vec<Expr> {
+    vec![Payload(Network, 8, 16, 0), Map(c"group6", 0, 0), Payload(Network, 24, 16, 1), Member(c"member6", 0)]
+}
+
+fn filter(hook: Hook, priority: i32, policy: Policy) -> Option<Base> {
+    Some(Base { kind: ChainType::Filter, hook, priority, policy })
+}
+
+fn nat(hook: Hook, priority: i32) -> Option<Base> {
+    Some(Base { kind: ChainType::Nat, hook, priority, policy: Policy::Accept })
+}
+
+fn forward() -> Vec<Vec<Expr>> {
+    vec![
+        rule([from_bridge(), family(IPV4), member4()], Accept),
+        rule([from_bridge(), family(IPV6), member6()], Accept),
+        rule([state(STATE_INVALID)], Drop),
+        rule([from_uplink(), state(STATE_ESTABLISHED | STATE_RELATED)], Accept),
+        rule([from_uplink(), tracked(libc::NFT_CT_STATUS, STATUS_DESTINATION_NAT)], Accept),
+        // Answers to what came in through the uplink; what a workload starts itself needs egress.
+        rule(
+            [
+                to_uplink(),
+                state(STATE_ESTABLISHED | STATE_RELATED),
+                vec![Ct(libc::NFT_CT_DIRECTION, 0), Compare(Equal, 0, vec![DIRECTION_REPLY])],
+            ],
+            Accept,
+        ),
+        rule([to_uplink(), family(IPV4), vec![Payload(Network, 12, 4, 0), Member(c"egress4", 0)]], Accept),
+        rule([to_uplink(), family(IPV6), vec![Payload(Network, 8, 16, 0), Member(c"egress6", 0)]], Accept),
+    ]
+}
+
+fn input() -> Vec<Vec<Expr>> {
+    let loopback = vec![Meta(libc::NFT_META_IIFNAME, 0), Compare(Equal, 0, ifname("lo"))];
+    vec![
+        rule([loopback], Accept),
+        rule([state(STATE_ESTABLISHED | STATE_RELATED)], Accept),
+        rule([from_bridge(), family(IPV4), icmp_type(ICMP, 8, 8)], Accept),
+        rule([from_bridge(), family(IPV6), icmp_type(ICMPV6, 128, 128)], Accept),
+        // Router solicitation, neighbour solicitation and advertisement: RFC 4861.
+        rule([from_bridge(), family(IPV6), icmp_type(ICMPV6, 133, 133)], Accept),
+        rule([from_bridge(), family(IPV6), icmp_type(ICMPV6, 135, 136)], Accept),
+    ]
+}
+
+fn output() -> Vec<Vec<Expr>> {
+    vec![
+        // A redirect would send a workload straight to a neighbour behind an isolated port.
+        rule([family(IPV6), icmp_type(ICMPV6, 137, 137)], Drop),
+        rule([family(IPV4), icmp_type(ICMP, 5, 5)], Drop),
+    ]
+}
+
+fn destination_nat() -> Vec<Vec<Expr>> {
+    let mut exprs: Vec<Expr> = [from_uplink(), family(IPV4)].into_iter().flatten().collect();
+    exprs.extend([
+        Meta(libc::NFT_META_L4PROTO, 0),
+        Payload(Transport, 2, 2, 1),
+        Map(c"forward4", 0, 0),
+        DestinationNat(0, 1),
+    ]);
+    vec![exprs]
+}
+
+fn masquerade() -> Vec<Vec<Expr>> {
+    vec![to_uplink().into_iter().chain([Masquerade]).collect()]
+}
+
+/// Link name and source MAC address in the first six registers of a key.
+fn port_and_mac() -> Vec<Expr> {
+    vec![Meta(libc::NFT_META_IIFNAME, 0), Payload(Link, 6, 6, 4)]
+}
+
+/// What a workload may send: from its own port, with its own MAC address, as one of its own addresses.
+fn port() -> Vec<Vec<Expr>> {
+    let v6 = || ether_type(ETHER_IPV6);
+    let link_local = || {
+        vec![
+            Payload(Network, 8, 4, 0),
+            Mask(0, [0xff, 0xc0, 0, 0]),
+            Compare(Equal, 0, vec![0xfe, 0x80, 0, 0]),
+        ]
+    };
+    let unspecified = || vec![Payload(Network, 8, 16, 0), Compare(Equal, 0, vec![0; 16])];
+    vec![
+        rule(
+            [ether_type(ETHER_IPV4), port_and_mac(), vec![Payload(Network, 12, 4, 6), Member(c"source4", 0)]],
+            Accept,
+        ),
+        // A neighbour advertisement speaks for its target, whatever address it is sent from.
+        rule(
+            [
+                v6(),
+                icmp_type(ICMPV6, 136, 136),
+                port_and_mac(),
+                vec![Payload(Transport, 8, 16, 6), NoMember(c"source6", 0)],
+            ],
+            Drop,
+        ),
+        rule([v6(), port_and_mac(), vec![Payload(Network, 8, 16, 6), Member(c"source6", 0)]], Accept),
+        rule([v6(), link_local(), icmp_type(ICMPV6, 133, 133)], Accept),
+        rule([v6(), link_local(), icmp_type(ICMPV6, 135, 136)], Accept),
+        // Duplicate address detection: RFC 4862.
+        rule([v6(), unspecified(), icmp_type(ICMPV6, 135, 135)], Accept),
+        // An ARP packet names its sender twice; both must be right.
+        rule(
+            [
+                ether_type(ETHER_ARP),
+                port_and_mac(),
+                vec![Payload(Network, 14, 4, 6), Member(c"source4", 0), Payload(Network, 8, 6, 4)],
+                vec![Member(c"source4", 0)],
+            ],
+            Accept,
+        ),
+        rule([], Drop),
+    ]
+}
+
+/// Both tables.
+pub(crate) fn tables() -> [TableSpec; 2] {
+    let chain = |name, base, rules| ChainSpec { name, base, rules };
+    [
+        TableSpec {
+            family: ProtoFamily::Inet,
+            label: "inet",
+            chains: vec![
+                chain(c"forward", filter(Hook::Forward, 0, Policy::Drop), forward()),
+                chain(c"input", filter(Hook::In, 0, Policy::Drop), input()),
+                chain(c"output", filter(Hook::Out, 0, Policy::Accept), output()),
+                chain(c"prerouting", nat(Hook::PreRouting, -100), destination_nat()),
+                chain(c"postrouting", nat(Hook::PostRouting, 100), masquerade()),
+            ],
+        },
+        TableSpec {
+            family: ProtoFamily::Bridge,
+            label: "bridge",
+            chains: vec![
+                chain(c"port", None, port()),
+                chain(
+                    c"prerouting",
+                    filter(Hook::PreRouting, -300, Policy::Accept),
+                    vec![rule([link_prefix("hfv")], Jump(c"port"))],
+                ),
+            ],
+        },
+    ]
+}
+
+impl TableSpec {
+    fn sets(&self) -> impl Iterator<Item = &'static SetSpec> {
+        SETS.iter().filter(move |set| set.table == self.family)
+    }
+
+    /// FNV-1a over the whole table's text.
+    fn version(&self) -> u64 {
+        let sets: Vec<_> = self.sets().collect();
+        format!("{self:?}{sets:?}").bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    }
+
+    fn comment(&self, chain: &ChainSpec, number: usize) -> String {
+        format!("{:016x} {} {number}", self.version(), chain.name.to_string_lossy())
+    }
+
+    /// Writes the table anew: adding it first makes its deletion succeed whether it was there or not.
+    pub fn write(&self, transaction: &mut Transaction) -> Result<(), String> {
+        let table = Table::new(TABLE, self.family);
+        transaction.add(&table, MsgType::Add);
+        transaction.add(&table, MsgType::Del);
+        transaction.add(&table, MsgType::Add);
+        for (id, spec) in (1..).zip(self.sets()) {
+            transaction.add(&new_set(spec, id, &table), MsgType::Add);
+        }
+        for spec in &self.chains {
+            let mut chain = Chain::new(spec.name, &table);
+            if let Some(base) = &spec.base {
+                chain.set_type(base.kind);
+                chain.set_hook(base.hook, base.priority);
+                chain.set_policy(base.policy);
+            }
+            transaction.add(&chain, MsgType::Add);
+            for (number, exprs) in spec.rules.iter().enumerate() {
+                let mut rule = Rule::new(&chain);
+                for expr in exprs {
+                    rule.add_expr(expr);
+                }
+                let comment = CString::new(self.comment(spec, number)).map_err(|error| error.to_string())?;
+                rule.set_comment(comment)?;
+                transaction.add(&rule, MsgType::Add);
+            }
+        }
+        Ok(())
+    }
+
+    /// What dumps of its sets, chains and rules must say; all but the rules sorted.
+    pub fn expected(&self) -> [(libc::c_int, Vec<String>); 3] {
+        let mut sets: Vec<String> = self
+            .sets()
+            .map(|set| {
+                describe_set(&set.name.to_string_lossy(), set.key.1, set.data.map_or(0, |data| data.1))
+            })
+            .collect();
+        let mut chains: Vec<String> = self
+            .chains
+            .iter()
+            .map(|chain| {
+                let base = chain.base.as_ref();
+                let hook = base.map(|base| (base.hook as u32, base.priority, base.policy as u32));
+                describe_chain(&chain.name.to_string_lossy(), hook)
+            })
+            .collect();
+        let rules = self
+            .chains
+            .iter()
+            .flat_map(|chain| (0..chain.rules.len()).map(|number| self.comment(chain, number)))
+            .collect();
+        sets.sort();
+        chains.sort();
+        [(libc::NFT_MSG_GETSET, sets), (libc::NFT_MSG_GETCHAIN, chains), (libc::NFT_MSG_GETRULE, rules)]
+    }
+}
+
+/// A key whose type and length are set afterwards: the crate knows single addresses only.
+struct AnyKey;
+
+impl SetKey for AnyKey {
+    const TYPE: u32 = 0;
+    const LEN: u32 = 0;
+
+    fn data(&self) -> Box<[u8]> {
+        Box::default()
+    }
+}
+
+fn new_set<'a>(spec: &SetSpec, id: u32, table: &'a Table) -> Set<'a, AnyKey> {
+    let set = Set::<AnyKey>::new_named(spec.name, id, table, spec.table);
+    let raw = set.as_ptr().as_ptr();
+    // SAFETY: the set is live and not shared, the attributes are numbers (libnftnl's set.h).
+    unsafe {
+        sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_KEY_TYPE as u16, spec.key.0);
+        sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_KEY_LEN as u16, spec.key.1);
+        if let Some((kind, length)) = spec.data {
+            sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_FLAGS as u16, libc::NFT_SET_MAP.cast_unsigned());
+            sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_DATA_TYPE as u16, kind);
+            sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_DATA_LEN as u16, length);
+        }
+    }
+    if spec.host_order {
+        // NFTNL_UDATA_SET_KEYBYTEORDER (0), length 4, host order (1): for whoever lists the set with `nft`.
+        let mut user_data = vec![0_u8, 4];
+        user_data.extend(1_u32.to_ne_bytes());
+        // SAFETY: as above; libnftnl copies the bytes.
+        unsafe {
+            sys::nftnl_set_set_data(
+                raw,
+                sys::NFTNL_SET_USERDATA as u16,
+                user_data.as_ptr().cast(),
+                user_data.len() as u32,
+            );
+        }
+    }
+    set
+}
+
+fn describe_set(name: &str, key_bytes: u32, data_bytes: u32) -> String {
+    format!("{name} {key_bytes} {data_bytes}")
+}
+
+fn describe_chain(name: &str, base: Option<(u32, i32, u32)>) -> String {
+    format!("{name} {base:?}")
+}
+
+/// One dumped object in the form of [`TableSpec::expected`].
+pub(crate) fn describe(kind: libc::c_int, attributes: &[u8]) -> Option<String> {
+    match kind {
+        libc::NFT_MSG_GETSET => read_set(attributes),
+        libc::NFT_MSG_GETCHAIN => read_chain(attributes),
+        _ => Some(read_rule(attributes)),
+    }
+}
+
+fn value(attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    Attributes(attributes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+fn number(attributes: &[u8], wanted: u16) -> Option<u32> {
+    value(attributes, wanted)?.try_into().ok().map(u32::from_be_bytes)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
+}
+
+/// NFTA_SET_NAME, NFTA_SET_KEY_LEN, NFTA_SET_DATA_LEN.
+fn read_set(attributes: &[u8]) -> Option<String> {
+    let name = text(value(attributes, 2)?);
+    Some(describe_set(&name, number(attributes, 5)?, number(attributes, 7).unwrap_or(0)))
+}
+
+/// NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK (NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY), NFTA_CHAIN_POLICY.
+fn read_chain(attributes: &[u8]) -> Option<String> {
+    let name = text(value(attributes, 3)?);
+    let hook = value(attributes, 4)
+        .and_then(|hook| Some((number(hook, 1)?, number(hook, 2)?.cast_signed(), number(attributes, 5)?)));
+    Some(describe_chain(&name, hook))
+}
+
+/// The comment in NFTA_RULE_USERDATA, a (type 0, length, text) triple; a rule without is a foreign one.
+fn read_rule(attributes: &[u8]) -> String {
+    match value(attributes, 7) {
+        Some([0, length, comment @ ..]) if comment.len() >= usize::from(*length) => {
+            text(&comment[..usize::from(*length)])
+        }
+        _ => "a rule without comment".to_owned(),
+    }
+}
