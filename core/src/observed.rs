@@ -69,7 +69,8 @@ pub enum UplinkObserved {
     Serving {
         /// The helper.
         process: ProcessRef,
-        /// What it really forwards.
+        /// What it really forwards. The helper does not know the sandbox's port: `target_port` is 0 here, and
+        /// ports are compared by host address, host port, protocol and router port.
         ports: BTreeSet<PortRecord>,
     },
     /// It runs and does not answer, or serves another namespace: to be replaced.

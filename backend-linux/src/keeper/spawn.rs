@@ -140,9 +140,7 @@ async fn converse(child: &Child, mut channel: UnixStream, subject: &str) -> Resu
         .map_err(|error| fail(Class::Fatal, error.to_string()))?;
     let started = found.ok_or_else(|| fail(Class::Transient, "it died when it was ready".to_owned()))?;
     write(&mut channel, pin_channel::GO).await.map_err(|error| fail(Class::Transient, error.to_string()))?;
-    // The end of the stream is its last act: from then on it sleeps, without a descriptor.
-    let mut rest = Vec::new();
-    let _ = channel.take(1).read_to_end(&mut rest).await;
+    // What it does from here on, dropping its memory and descriptors, nobody has to wait for.
     Ok(started)
 }
 

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     keeper::{namespace::own_namespaces, stale},
+    net::RouterHands,
     paths::Paths,
     process::own_process,
 };
@@ -29,6 +30,15 @@ use tokio::{
 
 /// How often the own log is looked at.
 const LOG_CHECK_PERIOD: Duration = Duration::from_secs(60);
+
+/// See [`control_main_with`]; the hands are the router's real ones.
+pub fn control_main(paths: Paths) -> i32 {
+    control_main_with(paths, |paths| async move {
+        let mut hands = RouterHands::open(&paths).await?;
+        hands.ensure_inside().await?;
+        Ok(hands)
+    })
+}
 
 /// Runs a control whose worker has the hands that `open` opens, until SIGTERM; returns the process's exit
 /// status. The caller has set up logging to standard error, and started no thread.

@@ -13,7 +13,7 @@ mod snapshot;
 mod worker;
 
 pub use client::ControlClient;
-pub use control::control_main_with;
+pub use control::{control_main, control_main_with};
 pub use frame::{FRAME_BYTES_MAX, FrameError, read_frame, write_frame};
 pub use hands::Hands;
 pub use hello::{GreetError, Greeting, PROTOCOL_VERSION, Role, build_id, greet};

@@ -17,6 +17,9 @@ pub fn control(arguments: &[OsString]) -> i32 {
         PathBuf::from(&arguments[at + 1])
     };
     let paths = Paths { state: value("--state"), runtime: value("--runtime") };
+    if paths.state.join("real").exists() {
+        return holdfast_linux::protocol::control_main(paths);
+    }
     holdfast_linux::protocol::control_main_with(paths, |paths| async move {
         if paths.state.join("refuse").exists() {
             return Err(RouterError::new(Class::Denied, "open", "netlink", "the test said so"));

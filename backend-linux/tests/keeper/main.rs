@@ -49,6 +49,7 @@ const CASES: &[Case] = &[
     ("control_restart_serves_the_snapshot", control::restart_serves_the_snapshot),
     ("control_is_one", control::is_one),
     ("control_notices_the_daemons_end", control::notices_the_daemons_end),
+    ("control_real_hands_outlive_control_and_pin", control::real_hands_outlive_control_and_pin),
     ("control_failure_says_why", control::failure_says_why),
     ("uplink_publishes_for_real", uplink::publishes_for_real),
     ("uplink_refuses_taken_and_privileged_ports", uplink::refuses_taken_and_privileged_ports),
