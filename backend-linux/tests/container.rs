@@ -37,6 +37,7 @@ const TESTS: &[Test] = tests![
     life::exit_codes_are_read,
     life::a_start_is_idempotent_and_an_interrupted_one_is_finished,
     life::incarnations_keep_the_upper_layer,
+    life::the_monitor_lives_in_the_pins_namespaces,
     life::a_killed_init_leaves_its_code,
     life::a_killed_monitor_loses_neither_container_nor_exit_code,
     life::a_living_container_is_neither_cleaned_nor_removed,
@@ -57,6 +58,7 @@ const TESTS: &[Test] = tests![
     image::digests_limits_and_damage_are_refused,
     image::a_root_file_system_loads_with_and_without_a_pin,
     image::an_oci_layout_loads,
+    image::a_full_disk_is_said_to_be_one,
 ];
 
 fn main() -> ExitCode {

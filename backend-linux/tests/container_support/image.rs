@@ -230,3 +230,25 @@ pub async fn an_oci_layout_loads() {
     node.images.remove_layers(&image.layers, Some(&node.pin)).await.unwrap();
     node.assert_clean();
 }
+
+/// The unpacker on a disk of 256 KiB, which a user may mount in a user namespace.
+pub async fn a_full_disk_is_said_to_be_one() {
+    let node = Node::new();
+    let bytes = layer(&[Entry::File("big", &vec![7; 1 << 20], 0o644)], (0, 0));
+    let (file, disk) = (save(&node, &bytes), node.directory.path().join("disk"));
+    std::fs::create_dir(&disk).unwrap();
+    let script = "mount -t tmpfs -o size=256k tmpfs \"$1\" && exec \"$2\" internal unpack \"$1/layer\" 0 \"$3\" 99999999 99 - - < \"$4\"";
+    let output = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"])
+        .args([&disk, &std::env::current_exe().unwrap()])
+        .arg(bytes.len().to_string())
+        .arg(&file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("\"class\":\"exhausted\"") && said.contains("/big"),
+        "{said}"
+    );
+    node.assert_clean();
+}

@@ -129,6 +129,33 @@ pub async fn incarnations_keep_the_upper_layer() {
     node.assert_clean();
 }
 
+/// It keeps all of them alive when the pin is dead, and holds nothing of the daemon's.
+pub async fn the_monitor_lives_in_the_pins_namespaces() {
+    let node = Node::new();
+    let plan = node.plan("000000000001", &SLEEP);
+    let secret = std::fs::File::open("/etc/passwd").unwrap();
+    let started = node.start(&plan).await;
+    for kind in ["user", "net", "mnt", "cgroup"] {
+        let of = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap();
+        assert_eq!(of(started.monitor.pid), of(node.pin.pid), "{kind}");
+        assert_ne!(of(started.monitor.pid), of(std::process::id()), "{kind}");
+    }
+    for process in [&started.monitor, &started.init] {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", process.pid)).unwrap();
+        for target in fds.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok()) {
+            let target = target.to_string_lossy().into_owned();
+            assert!(
+                !target.contains("passwd") && !target.starts_with("mnt:") && !target.starts_with("user:"),
+                "{target}"
+            );
+        }
+    }
+    drop(secret);
+    node.stop(&plan).await;
+    remove(&node, &plan).await;
+    node.assert_clean();
+}
+
 pub async fn a_killed_init_leaves_its_code() {
     let node = Node::new();
     let plan = node.plan("000000000001", &SLEEP);
