@@ -206,8 +206,8 @@ pub fn stale_links_are_replaced() {
     }
     // Strangers under the names and the indexes that are needed.
     tool("ip link del hfv1");
-    tool("ip link add hfv1 type dummy");
-    node.tool_within(one.id(), "ip link add eth0 type dummy");
+    tool("ip link add hfv1 type bridge");
+    node.tool_within(one.id(), "ip link add eth0 type veth peer name other");
     node.attach(&one);
     assert_eq!(facts(&node, &one), good, "after strangers");
     // The plug of a sandbox that was made anew is not the old one's.
@@ -218,7 +218,7 @@ pub fn stale_links_are_replaced() {
     assert!(tcp(&node, &two, &one, one.plan.ipv6.into(), true), "after a new sandbox");
     // A bridge that is a stranger, too.
     tool("ip link del hfbr1");
-    tool("ip link add hfbr1 type dummy");
+    tool("ip link add hfbr1 type veth peer name other");
     node.runtime.block_on(node.hands.ensure_network(&network(1))).unwrap();
     node.attach(&one);
     node.attach(&two);
@@ -375,31 +375,41 @@ pub fn removal_leaves_nothing() {
     assert!(node.observe().networks.is_empty());
 }
 
+/// Medians and 99th percentiles of each column, in microseconds.
+fn report(what: &str, mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    let at = |percent: usize| times[(times.len() - 1) * percent / 100];
+    println!("{what}: p50 {} us, p99 {} us", at(50).as_micros(), at(99).as_micros());
+    at(50)
+}
+
 pub fn attach_is_fast() {
     let mut node = Node::new();
-    let mut times: Vec<Duration> = (1..=100)
-        .map(|number| {
-            let start = Instant::now();
-            node.start(number, 1, 7);
-            start.elapsed()
-        })
-        .collect();
-    times.sort();
-    println!("attach of one workload: p50 {:?}, p99 {:?}", times[50], times[98]);
-    let mut again: Vec<Duration> = (1..=100)
-        .map(|number| {
-            let workload = workload(number, 1, 7);
-            let start = Instant::now();
-            node.attach(&workload);
-            start.elapsed()
-        })
-        .collect();
-    again.sort();
-    println!("attach over an attached one: p50 {:?}", again[50]);
+    let mut columns: [Vec<Duration>; 5] = Default::default();
+    for number in 1..=100 {
+        let workload = workload(number, 1, 7);
+        let start = Instant::now();
+        node.runtime.block_on(node.hands.ensure_sandbox(&sandbox(workload.id()))).unwrap();
+        let made = start.elapsed();
+        node.runtime.block_on(node.hands.add_elements(&elements(&workload))).unwrap();
+        let allowed = start.elapsed();
+        node.attach(&workload);
+        let plugged = start.elapsed();
+        node.attach(&workload);
+        let again = start.elapsed();
+        let times = [made, allowed - made, plugged - allowed, plugged, again - plugged];
+        columns.iter_mut().zip(times).for_each(|(column, time)| column.push(time));
+    }
+    let [sandboxes, rules, links, whole, again] = columns;
+    report("ensure_sandbox", sandboxes);
+    report("add_elements", rules);
+    report("attach", links);
+    let median = report("one workload in all", whole);
+    report("attach over an attached one", again);
     let start = Instant::now();
     let observed = node.observe();
-    println!("observe of 100: {:?}", start.elapsed());
+    println!("observe of 100: {} us", start.elapsed().as_micros());
     assert!(observed.plugged.len() == 100 && observed.plugged.values().all(|plug| plug.complete));
-    // The kernel's own part is below 2 ms on one quiet core; the bound leaves room for a busy machine.
-    assert!(times[50] < Duration::from_millis(20), "p50 {:?}", times[50]);
+    // Below 2 ms on a quiet machine; the bound leaves room for a busy one and a debug build.
+    assert!(median < Duration::from_millis(40), "p50 {median:?}");
 }
