@@ -36,9 +36,14 @@ pub(crate) fn attach(
     let mut inside = netns::within(namespace.as_fd(), plan.sandbox.as_str(), || {
         Route::open().map_err(|error| errno("open netlink in sandbox", plan.sandbox.as_str(), error))
     })?;
-    if !is_plugged(route, &mut inside, namespace.as_fd(), plan)? {
-        remove_remains(route, &mut inside, remembered, plan)?;
-        create(route, &namespace, plan)?;
+    if plugged(route, &mut inside, namespace.as_fd(), plan)?.is_none() {
+        match create(route, &namespace, plan) {
+            Err(error) if error.class == Class::Conflict => {
+                remove_remains(route, &mut inside, remembered, plan)?;
+                create(route, &namespace, plan)?;
+            }
+            result => result?,
+        }
     }
     remembered.insert(plan.slot, Neighbours::of(plan));
     apply(route, "plug", plan, outside_settings(plan))?;
@@ -228,15 +233,23 @@ fn look(route: &mut Route, index: u32, plan: &AttachmentPlan) -> Result<Option<L
     Ok(found.and_then(LinkView::of))
 }
 
-/// Whether the two ends are there, belong together, and hold no address of another plan.
-fn is_plugged(
+/// A plug whose two ends are the planned ones.
+struct Plugged {
+    isolated: bool,
+    up: bool,
+    /// Usable planned addresses.
+    usable: usize,
+}
+
+/// Looks at both ends; `None` unless they are there, belong together, and hold no address of another plan.
+fn plugged(
     route: &mut Route,
     inside: &mut Route,
     namespace: BorrowedFd<'_>,
     plan: &AttachmentPlan,
-) -> Result<bool, RouterError> {
-    let Some(host) = look(route, plan.slot.host_ifindex(), plan)? else { return Ok(false) };
-    let Some(peer) = look(inside, plan.ifindex, plan)? else { return Ok(false) };
+) -> Result<Option<Plugged>, RouterError> {
+    let Some(host) = look(route, plan.slot.host_ifindex(), plan)? else { return Ok(None) };
+    let Some(peer) = look(inside, plan.ifindex, plan)? else { return Ok(None) };
     let host_right = host.name == plan.slot.host_link_name()
         && host.up
         && host.mtu_bytes == plan.mtu_bytes
@@ -250,11 +263,16 @@ fn is_plugged(
         && peer.mtu_bytes == plan.mtu_bytes
         && peer.peer_index == Some(plan.slot.host_ifindex());
     if !host_right || !peer_right {
-        return Ok(false);
+        return Ok(None);
     }
     let addresses = addresses_of(inside, plan.ifindex)
         .map_err(|error| netlink("list addresses of", plan.link_name.as_str(), &error))?;
-    Ok(addresses.iter().all(|found| found.address == plan.ipv4 || found.address == plan.ipv6))
+    let planned: [IpAddr; 2] = [plan.ipv4.into(), plan.ipv6.into()];
+    if addresses.iter().any(|found| !planned.contains(&found.address)) {
+        return Ok(None);
+    }
+    let usable = addresses.iter().filter(|found| found.usable).count();
+    Ok(Some(Plugged { isolated: host.isolated, up: peer.up, usable }))
 }
 
 fn verify(
@@ -263,21 +281,15 @@ fn verify(
     namespace: BorrowedFd<'_>,
     plan: &AttachmentPlan,
 ) -> Result<(), RouterError> {
-    let plugged = is_plugged(route, inside, namespace, plan)?;
-    let isolated = look(route, plan.slot.host_ifindex(), plan)?.is_some_and(|host| host.isolated);
-    let up = look(inside, plan.ifindex, plan)?.is_some_and(|peer| peer.up);
-    let addresses = addresses_of(inside, plan.ifindex)
-        .map_err(|error| netlink("list addresses of", plan.link_name.as_str(), &error))?;
-    let usable = addresses.iter().filter(|found| found.usable).count();
-    if plugged && isolated && up && usable == 2 {
-        return Ok(());
-    }
-    Err(RouterError::new(
-        Class::Transient,
-        "plug",
-        format!("{} of sandbox {}", plan.link_name, plan.sandbox),
-        format!("read back: plugged {plugged}, isolated {isolated}, up {up}, usable addresses {usable} of 2"),
-    ))
+    let cause = match plugged(route, inside, namespace, plan)? {
+        Some(Plugged { isolated: true, up: true, usable: 2 }) => return Ok(()),
+        Some(Plugged { isolated, up, usable }) => {
+            format!("read back: isolated {isolated}, up {up}, usable addresses {usable} of 2")
+        }
+        None => "read back: the ends are not as planned".to_owned(),
+    };
+    let subject = format!("{} of sandbox {}", plan.link_name, plan.sandbox);
+    Err(RouterError::new(Class::Transient, "plug", subject, cause))
 }
 
 /// Removes whatever holds a name or an index that the plan needs, on both sides.

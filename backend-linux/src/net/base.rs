@@ -77,7 +77,7 @@ fn is_tmpfs_mount(table: &[u8], path: &Path) -> bool {
             let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
             (unescape(mount_point) == wanted).then_some(kind)
         })
-        .last()
+        .next_back()
         .is_some_and(|kind| kind == b"tmpfs")
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn ensure(route: &mut Route, plan: &NetworkPlan) -> Result<(), Router
     remove_unlike(route, &name, |found| is_ours(found, plan.index))?;
     let found = route.get(link::get_link(index)).map_err(|error| wrap("look at", error))?;
     if found.is_none() {
-        let (message, flags) = link::new_bridge(plan.index, plan.mtu_bytes);
+        let (message, flags) = link::new_bridge(plan.index);
         route.request(message, flags).map_err(|error| wrap("create bridge", error))?;
     }
     sysctl::set_all(&sysctl::router_interface(&name))?;

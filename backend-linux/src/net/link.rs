@@ -67,14 +67,14 @@ fn up(message: &mut LinkMessage) {
     message.header.change_mask = LinkFlags::Up;
 }
 
-/// A bridge that neither learns surprises nor delays its ports.
-pub(crate) fn new_bridge(index: u16, mtu_bytes: u32) -> Request {
+/// A bridge that does not delay its ports. Its MTU is set afterwards: one given at creation is not remembered
+/// as asked for, and gone with the last port (br_mtu_auto_adjust() in net/bridge/br_if.c).
+pub(crate) fn new_bridge(index: u16) -> Request {
     let message = link(
         bridge_ifindex(index),
         vec![
             LinkAttribute::IfName(bridge_name(index)),
             LinkAttribute::Address(bridge_mac(index).to_vec()),
-            LinkAttribute::Mtu(mtu_bytes),
             LinkAttribute::LinkInfo(vec![
                 LinkInfo::Kind(InfoKind::Bridge),
                 LinkInfo::Data(InfoData::Bridge(vec![

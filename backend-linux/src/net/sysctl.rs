@@ -5,7 +5,11 @@
 
 use super::error::io;
 use holdfast_core::error::{Class, RouterError};
-use std::{io::ErrorKind, path::Path};
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::FileExt,
+    path::Path,
+};
 
 /// A sysctl below `/proc/sys/net` with its value.
 pub(crate) struct Sysctl {
@@ -27,28 +31,44 @@ impl Sysctl {
 
     fn set(&self) -> Result<(), RouterError> {
         let path = Path::new("/proc/sys/net").join(&self.name);
-        let read = || std::fs::read_to_string(&path);
-        let same = |text: &str| text.split_whitespace().eq(self.value.split_whitespace());
-        match read() {
-            Ok(text) if same(&text) => return Ok(()),
-            Ok(_) => {}
-            Err(error) if self.optional && error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(io("read sysctl", &self.name, &error)),
+        let file = match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if self.optional => {
+                tracing::debug!(sysctl = self.name, %error, "not there");
+                return Ok(());
+            }
+            Err(error) => return Err(io("open sysctl", &self.name, &error)),
+        };
+        // One open for all of it: in a new namespace the path's look-up is what costs.
+        let found = read(&file).map_err(|error| io("read sysctl", &self.name, &error))?;
+        if self.is(&found) {
+            return Ok(());
         }
-        if let Err(error) = std::fs::write(&path, &self.value) {
+        if let Err(error) = file.write_all_at(self.value.as_bytes(), 0) {
             if self.optional {
-                tracing::debug!(sysctl = self.name, %error, "kernel keeps its value");
+                tracing::debug!(sysctl = self.name, %error, "the kernel keeps its value");
                 return Ok(());
             }
             return Err(io("set sysctl", &self.name, &error));
         }
-        let text = read().map_err(|error| io("read sysctl", &self.name, &error))?;
-        if !same(&text) {
-            let cause = format!("is {:?} after {:?} was written", text.trim(), self.value);
+        let found = read(&file).map_err(|error| io("read sysctl", &self.name, &error))?;
+        if !self.is(&found) {
+            let cause = format!("is {:?} after {:?} was written", found.trim(), self.value);
             return Err(RouterError::new(Class::Fatal, "set sysctl", &self.name, cause));
         }
         Ok(())
     }
+
+    fn is(&self, found: &str) -> bool {
+        found.split_whitespace().eq(self.value.split_whitespace())
+    }
+}
+
+/// The values set here are a few bytes long.
+fn read(file: &File) -> std::io::Result<String> {
+    let mut bytes = [0; 128];
+    let length = file.read_at(&mut bytes, 0)?;
+    Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 
 /// Sets all of them, in order.
@@ -101,17 +121,17 @@ pub(crate) fn sandbox(ping_groups: (u32, u32)) -> Vec<Sysctl> {
         // Streams resume within a second of a healed router, instead of after minutes of back-off.
         Sysctl::optional("ipv4/tcp_rto_max_ms", 1000),
     ];
+    // For these the kernel combines `all` with the interface's own; for the others it looks at the latter only,
+    // which is made from `default`.
     for scope in ["all", "default"] {
-        let v4 = |key: &str| format!("ipv4/conf/{scope}/{key}");
-        let v6 = |key: &str| format!("ipv6/conf/{scope}/{key}");
         sysctls.extend([
-            Sysctl::new(v4("rp_filter"), 0),
-            Sysctl::new(v4("accept_redirects"), 0),
-            Sysctl::optional(v6("disable_ipv6"), 0),
-            Sysctl::optional(v6("accept_ra"), 0),
-            Sysctl::optional(v6("accept_redirects"), 0),
-            Sysctl::optional(v6("accept_dad"), 0),
+            Sysctl::new(format!("ipv4/conf/{scope}/rp_filter"), 0),
+            Sysctl::new(format!("ipv4/conf/{scope}/accept_redirects"), 0),
+            Sysctl::optional(format!("ipv6/conf/{scope}/accept_dad"), 0),
         ]);
+    }
+    for key in ["disable_ipv6", "accept_ra", "accept_redirects"] {
+        sysctls.push(Sysctl::optional(format!("ipv6/conf/default/{key}"), 0));
     }
     sysctls
 }

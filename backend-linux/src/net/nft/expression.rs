@@ -45,6 +45,8 @@ pub(crate) enum End {
 pub(crate) enum Expr {
     /// Loads `meta KEY`.
     Meta(libc::c_int, u32),
+    /// Writes a register to the packet's mark.
+    SetMark(u32),
     /// Loads bytes of the packet: header, offset, length, register.
     Payload(Header, u32, u32, u32),
     /// Loads `ct KEY`.
@@ -93,6 +95,13 @@ impl Expr {
                 vec![
                     (sys::NFTNL_EXPR_META_KEY, Number(key.cast_unsigned())),
                     (sys::NFTNL_EXPR_META_DREG, Number(register(*to))),
+                ],
+            ),
+            Self::SetMark(from) => (
+                c"meta",
+                vec![
+                    (sys::NFTNL_EXPR_META_KEY, Number(libc::NFT_META_MARK.cast_unsigned())),
+                    (sys::NFTNL_EXPR_META_SREG, Number(register(*from))),
                 ],
             ),
             Self::Payload(header, offset, length, to) => {

@@ -40,6 +40,9 @@ const NFTA_DATA_VALUE: u16 = 1;
 /// `struct nfgenmsg`.
 const NFGENMSG_BYTES: usize = 4;
 
+/// Data by set and key; empty data in sets that are no maps.
+type Held = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
+
 /// The tables `inet holdfast` and `bridge holdfast` of one network namespace.
 pub(crate) struct Firewall {
     socket: NetlinkSocket,
@@ -116,10 +119,7 @@ impl Firewall {
     }
 
     /// What the kernel holds under the keys of `wanted`.
-    fn held_of(
-        &mut self,
-        wanted: &BTreeSet<Raw>,
-    ) -> Result<BTreeMap<(usize, Vec<u8>), Vec<u8>>, RouterError> {
+    fn held_of(&mut self, wanted: &BTreeSet<Raw>) -> Result<Held, RouterError> {
         let mut held = BTreeMap::new();
         if wanted.len() <= LOOKUPS_MAX {
             for raw in wanted {
