@@ -10,9 +10,14 @@ use crate::node::{notify, world::Node};
 use axum::{Json, extract::State};
 use holdfast_core::{
     driver::{self, BringUpReport, DownReport},
+    error::RefusalCode,
+    ops::request::RequestError,
     status::{self, ProcessStatus, StatusReport},
 };
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 type Shared<N> = State<Arc<App<N>>>;
 
@@ -51,13 +56,28 @@ pub async fn down<N: Node>(
     State(app): Shared<N>,
     Body(request): Body<DownRequest>,
 ) -> Result<Json<DownReport>, Problem> {
-    let report = app
-        .operate(
-            |app| async move { driver::take_down(&*app.world, &app.session, request.keep_workloads).await },
-        )
-        .await?;
+    let report = app.operate(|app| async move { take_down(&app, request.keep_workloads).await }).await?;
     if request.end_daemon && !notify::supervised() {
         app.supervisor.end();
     }
     Ok(Json(report))
+}
+
+/// How long `down` waits for what is under way, a bring-up above all.
+const DOWN_PATIENCE: Duration = Duration::from_secs(60);
+const DOWN_POLL: Duration = Duration::from_millis(20);
+
+async fn take_down<N: Node>(app: &App<N>, keep_workloads: bool) -> Result<DownReport, RequestError> {
+    let deadline = Instant::now() + DOWN_PATIENCE;
+    loop {
+        let result = driver::take_down(&*app.world, &app.session, keep_workloads).await;
+        match result {
+            Err(RequestError::Refused(refusal))
+                if refusal.code == RefusalCode::Busy && Instant::now() < deadline =>
+            {
+                tokio::time::sleep(DOWN_POLL).await;
+            }
+            result => return result,
+        }
+    }
 }

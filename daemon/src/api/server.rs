@@ -139,3 +139,105 @@ fn tower_service(
         hyper::service::Service::call(&inner, request)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::api::body::{Body, Query};
+    use axum::routing::{get, post};
+    use holdfast_core::ops::request::{NetworkRequest, RemoveRequest};
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    use tokio::io::AsyncReadExt;
+
+    struct Server {
+        _directory: tempfile::TempDir,
+        path: std::path::PathBuf,
+        end: watch::Sender<bool>,
+    }
+
+    fn server() -> Server {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("daemon.sock");
+        // A stale directory at the socket's path.
+        std::fs::create_dir_all(path.join("inside")).unwrap();
+        let router = Router::new()
+            .route("/make", post(|Body(request): Body<NetworkRequest>| async move { request.name }))
+            .route(
+                "/query",
+                get(|Query(request): Query<RemoveRequest>| async move { request.force.to_string() }),
+            )
+            .layer(axum::extract::DefaultBodyLimit::max(1 << 20));
+        let (end, ended) = watch::channel(false);
+        tokio::spawn(serve(listen(&path).unwrap(), router, ended));
+        Server { _directory: directory, path, end }
+    }
+
+    async fn ask(path: &Path, request: &str) -> String {
+        let mut stream = UnixStream::connect(path).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    fn request(body: &str) -> String {
+        let length = body.len();
+        format!(
+            "POST /make HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_this_users_alone_and_replaces_what_was_stale() {
+        let server = server();
+        let metadata = server.path.symlink_metadata().unwrap();
+        assert!(metadata.file_type().is_socket());
+        assert_eq!(metadata.mode() & 0o777, 0o600);
+    }
+
+    #[tokio::test]
+    async fn bodies_are_taken_or_refused_with_a_problem() {
+        let server = server();
+        let made = ask(&server.path, &request(r#"{"name":"net"}"#)).await;
+        assert!(made.starts_with("HTTP/1.1 200") && made.ends_with("net"), "{made}");
+        for (body, why) in [
+            (r#"{"name":"net","color":"red"}"#, "unknown field `color`"),
+            (r#"{"name":7}"#, "invalid type"),
+            ("{", "EOF"),
+            ("", "missing field `name`"),
+        ] {
+            let refused = ask(&server.path, &request(body)).await;
+            assert!(refused.starts_with("HTTP/1.1 400"), "{body}: {refused}");
+            assert!(
+                refused.contains("application/problem+json") && refused.contains(why),
+                "{body}: {refused}"
+            );
+        }
+        let large = ask(&server.path, &request(&" ".repeat((1 << 20) + 1))).await;
+        assert!(large.starts_with("HTTP/1.1 413") && large.contains("too_large"), "{large}");
+    }
+
+    #[tokio::test]
+    async fn queries_are_taken_or_refused() {
+        let server = server();
+        let get = |query: &str| format!("GET /query{query} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        assert!(ask(&server.path, &get("?force=true")).await.ends_with("true"));
+        assert!(ask(&server.path, &get("")).await.ends_with("false"));
+        let refused = ask(&server.path, &get("?froce=true")).await;
+        assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("froce"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_silent_client_keeps_nobody_waiting() {
+        let server = server();
+        let mut silent = Vec::new();
+        for _ in 0..50 {
+            silent.push(UnixStream::connect(&server.path).await.unwrap());
+        }
+        let request = request(r#"{"name":"n"}"#);
+        let answer = tokio::time::timeout(Duration::from_secs(5), ask(&server.path, &request)).await;
+        assert!(answer.unwrap().starts_with("HTTP/1.1 200"));
+        server.end.send_replace(true);
+    }
+}
