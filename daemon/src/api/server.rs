@@ -54,7 +54,7 @@ pub async fn serve(listener: UnixListener, router: Router, mut end: watch::Recei
                 continue;
             }
         };
-        if let Err(problem) = admit(&stream) {
+        if let Some(problem) = refusal(&stream) {
             tokio::spawn(refuse(stream, problem));
             continue;
         }
@@ -74,19 +74,14 @@ pub async fn serve(listener: UnixListener, router: Router, mut end: watch::Recei
     }
 }
 
-/// Only this node's user, and root, may ask it anything.
-fn admit(stream: &UnixStream) -> Result<(), Problem> {
-    let peer = stream
-        .peer_cred()
-        .map_err(|error| Problem::new(403, "denied", format!("who connects is unknown: {error}")))?;
-    if peer.uid() == getuid().as_raw() || Uid::from_raw(peer.uid()).is_root() {
-        return Ok(());
-    }
-    Err(Problem::new(
-        403,
-        "denied",
-        format!("this node belongs to uid {}, not to uid {}", getuid(), peer.uid()),
-    ))
+/// Why a client is not served: only this node's user, and root, may ask it anything.
+fn refusal(stream: &UnixStream) -> Option<Problem> {
+    let detail = match stream.peer_cred() {
+        Ok(peer) if peer.uid() == getuid().as_raw() || Uid::from_raw(peer.uid()).is_root() => return None,
+        Ok(peer) => format!("this node belongs to uid {}, not to uid {}", getuid(), peer.uid()),
+        Err(error) => format!("who connects is unknown: {error}"),
+    };
+    Some(Problem::new(403, "denied", detail))
 }
 
 /// Answers without reading a request, within a deadline.

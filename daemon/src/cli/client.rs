@@ -87,6 +87,16 @@ impl Client {
         exchange(stream, request).await
     }
 
+    /// Waits until nobody listens any more; whether that came before the deadline.
+    pub async fn ended(&self, deadline: Duration) -> bool {
+        let gone = async {
+            while UnixStream::connect(self.paths.daemon_socket()).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(deadline, gone).await.is_ok()
+    }
+
     async fn connect(&self) -> anyhow::Result<UnixStream> {
         let path = self.paths.daemon_socket();
         match UnixStream::connect(&path).await {

@@ -1,16 +1,20 @@
 //! `up`, `down`, `status`.
 
 use super::{Context, args::Format, output, table, time};
-use crate::api::types::DownRequest;
+use crate::api::types::{DownRequest, Pong};
 use holdfast_core::{
     driver::{BringUpReport, DownReport},
     id::ProcessRef,
     status::{ContainerStatus, NodeState, StatusReport, WorkloadStatus},
     time::Wall,
 };
+use std::time::Duration;
 
 /// Exit code when the node answered and is not as it should be.
 const EXIT_DEGRADED: u8 = 1;
+
+/// How long the daemon may take to end after the node is down.
+const END_DEADLINE: Duration = Duration::from_secs(15);
 
 /// `up`.
 pub async fn up(context: &Context) -> anyhow::Result<u8> {
@@ -26,7 +30,11 @@ pub async fn up(context: &Context) -> anyhow::Result<u8> {
 /// `down`: the daemon ends too.
 pub async fn down(context: &Context, keep_workloads: bool) -> anyhow::Result<u8> {
     let request = DownRequest { keep_workloads, end_daemon: true };
+    let pong: Pong = output::get(context, &["ping"], &[]).await?;
     let report: DownReport = output::post(context, &["down"], &request).await?;
+    if !pong.supervised && !context.client.ended(END_DEADLINE).await {
+        eprintln!("holdfast: the daemon (pid {}) has not ended yet", pong.pid);
+    }
     match context.format {
         Format::Json => output::json(&report)?,
         Format::Name => report.stopped.iter().for_each(|name| println!("{name}")),

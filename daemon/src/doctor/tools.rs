@@ -90,6 +90,7 @@ fn parse(text: &str) -> Option<(u32, u32)> {
     })
 }
 
+#[expect(clippy::disallowed_methods, reason = "polls with a deadline; there is no runtime here to wait with")]
 fn output(path: &std::path::Path) -> Result<String, String> {
     let mut child = Command::new(path)
         .arg("--version")

@@ -143,8 +143,14 @@ impl<N: Node> Supervisor<N> {
     }
 
     async fn died(&mut self, process: &holdfast_core::id::ProcessRef) {
-        // The records may have let go of it since: then somebody ended it on purpose.
-        let who = self.world.read(|records| wanted(records).remove(process)).await;
+        // The records may have let go of it since, or the node is going down: then somebody ended it on purpose.
+        let who = self
+            .world
+            .read(|records| {
+                let down = records.node.as_ref().is_some_and(|node| node.down);
+                wanted(records).remove(process).filter(|_| !down)
+            })
+            .await;
         if let Some(who) = who {
             tracing::info!(pid = process.pid, who, "process died");
             self.pending.get_or_insert(Trigger::Death { who });
