@@ -114,6 +114,10 @@ impl Before {
             let Some(cure) = cures.max() else {
                 return Err(format!("{} is in no report", sandbox.name));
             };
+            // One that ended and stays so by its policy was not cured.
+            if members.iter().any(|it| !inits_now.contains_key(&it.id)) {
+                continue;
+            }
             let moved = members.iter().any(|it| self.inits.get(&it.id) != inits_now.get(&it.id));
             let replugged = self.links.get(&sandbox.id) != links_now.get(&sandbox.id);
             let found = match (moved, replugged) {

@@ -65,7 +65,7 @@ impl Containers for SimWorld {
         pin: Option<&ProcessRef>,
     ) -> Result<(), ContainerError> {
         self.step("containers.clean", id.to_string(), at_once, |node| {
-            if node.init_of(id).is_some_and(|(_, start)| start == incarnation) {
+            if node.init_of(id).is_some_and(|(_, start)| start <= incarnation) {
                 return Err((Class::Conflict, "its process lives".to_owned()));
             }
             clean(node, id, incarnation, pin);
@@ -157,9 +157,10 @@ fn start(node: &mut Node, plan: &ContainerPlan, pin: &ProcessRef) -> Result<Star
     Ok(Started { init, monitor })
 }
 
-/// Deletes runtime state, mount and monitor of a dead start. Without a pin the mount is gone or unreachable.
+/// Deletes runtime state, mount and monitor of a dead start and of those before it. Without a pin the mount is
+/// gone or unreachable.
 fn clean(node: &mut Node, id: &ContainerId, incarnation: u32, pin: Option<&ProcessRef>) {
-    if let Some(state) = node.runtime.get(id).filter(|state| state.incarnation == incarnation).cloned() {
+    if let Some(state) = node.runtime.get(id).filter(|state| state.incarnation <= incarnation).cloned() {
         node.kill(&state.monitor, KILLED);
         node.runtime.remove(id);
         if let Some(mount) = pin.and_then(|pin| node.inside_of(pin).mount)
@@ -169,7 +170,7 @@ fn clean(node: &mut Node, id: &ContainerId, incarnation: u32, pin: Option<&Proce
         }
     }
     if let Some(files) = node.disk.containers.get_mut(id) {
-        files.starts.remove(&incarnation);
-        files.exits.remove(&incarnation);
+        files.starts.retain(|start| *start > incarnation);
+        files.exits.retain(|start, _| *start > incarnation);
     }
 }
