@@ -69,13 +69,22 @@ impl History {
 /// # Errors
 /// The first invariant that does not hold.
 pub fn after_call(node: &mut Node, history: &mut History) -> Result<(), Violation> {
-    let known = Known::of(node.disk.records());
+    let named = |name: &str, result: Result<(), String>| {
+        result.map_err(|detail| Violation { invariant: name.to_owned(), detail })
+    };
+    let records = node.disk.records();
+    let revision = Some((node.boot_id(), records.revision));
+    if history.revision != revision {
+        named("the records hold together", hold_together(records))?;
+        named("generations never fall", generations(records, history))?;
+        history.known = Known::of(records);
+        history.revision = revision;
+    }
     for (name, invariant) in EVERY_CALL {
-        invariant(node, &known).map_err(|detail| Violation { invariant: (*name).to_owned(), detail })?;
+        named(name, invariant(node, &history.known))?;
     }
     node.ended.clear();
-    generations(node.disk.records(), history)
-        .map_err(|detail| Violation { invariant: "generations never fall".to_owned(), detail })
+    Ok(())
 }
 
 /// An address is plugged into a router once.
