@@ -205,10 +205,12 @@ impl History {
         let calls = sim.calls() - base;
         sim.disarm();
         let mut daemon = if sim.daemon_lives() { daemon } else { Daemon::start(sim)? };
+        let midway = sim.with_node(|node| Before::of(node));
         let reports = daemon.settle()?;
         sim.with_node(|node| {
             check::converged(node)?;
-            before.judge(node, &answers, &reports, &self.strikes())
+            before.judge(node, &answers, &self.strikes())?;
+            midway.reported(node, &reports)
         })?;
         Ok(Passed { calls, hash: sim.trace().hash(), answers, reports, faults: sim.faults_struck() })
     }

@@ -27,12 +27,13 @@ pub fn bystanders() -> Vec<Action> {
         ports: vec![port(18_081)],
         ..PodRequest::default()
     };
+    let cart = RunRequest { pod: Some("shop".to_owned()), restart: RestartPolicy::Always, ..request("cart") };
     vec![
         Action::CreateNetwork(back),
         Action::Run(Box::new(web)),
         Action::Run(Box::new(db)),
         Action::CreatePod(pod),
-        Action::run_in("shop", "cart"),
+        Action::Run(Box::new(cart)),
         Action::run_in("shop", "till"),
         Action::run("idle"),
         Action::Stop("idle".to_owned()),

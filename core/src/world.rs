@@ -232,7 +232,8 @@ pub trait Containers {
         grace: Span,
         pin: Option<&ProcessRef>,
     ) -> impl Future<Output = Result<ExitObserved, ContainerError>> + Send;
-    /// Deletes what a dead start left. Refuses with `Conflict` while its process lives.
+    /// Deletes what a dead start left, and every start before it: one that was interrupted may never have been
+    /// cleaned. Refuses with `Conflict` while a process of any of them lives.
     fn clean_container(
         &self,
         id: &ContainerId,

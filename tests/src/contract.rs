@@ -64,13 +64,15 @@ pub enum Case {
     MonitorDies,
     /// A container that is killed leaves its code, and an exit of one start is none of the next.
     InitDies,
+    /// Cleaning a start cleans the ones before it.
+    EarlierStart,
     /// A transaction that refuses changes nothing; one that commits is read back.
     Store,
 }
 
 impl Case {
     /// Every case.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::PinIsSeen,
         Self::OnePin,
         Self::ControlDies,
@@ -90,6 +92,7 @@ impl Case {
         Self::Container,
         Self::MonitorDies,
         Self::InitDies,
+        Self::EarlierStart,
         Self::Store,
     ];
 }
@@ -119,6 +122,7 @@ pub async fn run_case<W: World>(case: Case, world: &W, kill: &dyn Killer) -> Res
         Case::Container => runtime::starts_once(world, kill).await,
         Case::MonitorDies => runtime::monitor_dies(world, kill).await,
         Case::InitDies => runtime::init_dies(world, kill).await,
+        Case::EarlierStart => runtime::earlier_start(world, kill).await,
         Case::Store => runtime::store(world).await,
     }
 }

@@ -39,7 +39,6 @@ impl Before {
         &self,
         node: &Node,
         answers: &[Answer],
-        reports: &[BringUpReport],
         strikes: &[FaultKind],
     ) -> Result<(), Violation> {
         let records = node.disk.records();
@@ -48,11 +47,10 @@ impl Before {
         named("acknowledged operations survive", answered(records, answers))?;
         let touched = self.with_members(touched(answers), answers);
         named("bystanders keep their addresses", self.same_records(records, &touched))?;
-        let spared = !strikes.iter().any(kills_workloads);
-        if spared {
-            named("bystanders are not restarted", self.same_inits(node, &touched))?;
+        if strikes.iter().any(kills_workloads) {
+            return Ok(());
         }
-        named("the report is true", self.reported(node, reports, &touched))
+        named("bystanders are not restarted", self.same_inits(node, &touched))
     }
 
     /// Whoever removes a pod asks it of the members too.
@@ -97,22 +95,34 @@ impl Before {
         Ok(())
     }
 
-    /// A cure that is reported is the one that happened, for each workload that nobody asked anything of.
-    fn reported(
-        &self,
-        node: &Node,
-        reports: &[BringUpReport],
-        touched: &BTreeSet<String>,
-    ) -> Result<(), String> {
+    /// The cures that the bring-ups since then report are the ones that happened.
+    ///
+    /// # Errors
+    /// What is reported and was otherwise.
+    pub(super) fn reported(&self, node: &Node, reports: &[BringUpReport]) -> Result<(), Violation> {
+        let not_true = |detail: String| Err(violation("the report is true", detail));
         let (inits_now, links_now) = (inits(node), links(node));
-        for sandbox in self.bystanders(touched) {
-            let members: Vec<&ContainerRecord> = self.records.members(&sandbox.id).collect();
-            if !wants_plug(sandbox, &members) {
+        let records = node.disk.records();
+        for sandbox in records.sandboxes.values() {
+            let members: Vec<&ContainerRecord> = records.members(&sandbox.id).collect();
+            let name = &sandbox.name;
+            if reports.last().is_some_and(|last| last.failed.contains_key(name)) {
+                return not_true(format!("{name} is whole and reported as failed"));
+            }
+            // What an interrupted operation was about was finished or undone, not cured.
+            let resumed = reports.iter().flat_map(|report| &report.resumed);
+            if resumed
+                .into_iter()
+                .any(|it| &it.name == name || members.iter().any(|member| member.name == it.name))
+            {
                 continue;
             }
-            let cures = reports.iter().filter_map(|report| report.cures.get(&sandbox.name));
-            let Some(cure) = cures.max() else {
-                return Err(format!("{} is in no report", sandbox.name));
+            // One that is not to run, or ended and stays so by its policy, was not cured.
+            if !wants_plug(sandbox, &members) || members.iter().any(|it| !inits_now.contains_key(&it.id)) {
+                continue;
+            }
+            let Some(cure) = reports.iter().filter_map(|report| report.cures.get(name)).max() else {
+                return not_true(format!("{name} is in no report"));
             };
             let moved = members.iter().any(|it| self.inits.get(&it.id) != inits_now.get(&it.id));
             let replugged = self.links.get(&sandbox.id) != links_now.get(&sandbox.id);
@@ -121,27 +131,12 @@ impl Before {
                 (false, true) => Cure::Replugged,
                 (false, false) => Cure::Untouched,
             };
-            let agrees = match found {
-                Cure::Untouched => *cure <= Cure::Adopted,
-                other => *cure == other,
-            };
-            // An earlier life of the daemon may have cured it: its report died with it.
-            let milder = *cure < found && reports.first().is_some_and(|report| !report.resumed.is_empty());
-            if !agrees && !milder && !self.cured_before(sandbox, node.disk.records(), found) {
-                return Err(format!("{} is reported as {cure} and was {found}", sandbox.name));
-            }
-            if let Some(last) = reports.last()
-                && last.failed.contains_key(&sandbox.name)
-            {
-                return Err(format!("{} is whole and reported as failed", sandbox.name));
+            let agrees = if found == Cure::Untouched { *cure <= Cure::Adopted } else { *cure == found };
+            if !agrees {
+                return not_true(format!("{name} is reported as {cure} and was {found}"));
             }
         }
         Ok(())
-    }
-
-    /// A bring-up among the actions did it and reported it then.
-    fn cured_before(&self, sandbox: &SandboxRecord, records: &Records, found: Cure) -> bool {
-        records.sandboxes.get(&sandbox.id).is_some_and(|after| after.last_cure == Some(found))
     }
 }
 

@@ -52,7 +52,7 @@ impl Containers for SimWorld {
                 node.end_asked(&init, Some(id), code);
             }
             let exit = exit_code(node, id, incarnation);
-            clean(node, id, incarnation, pin);
+            clean(node, id, incarnation, pin)?;
             Ok(ExitObserved { code: exit })
         })
         .await
@@ -65,11 +65,10 @@ impl Containers for SimWorld {
         pin: Option<&ProcessRef>,
     ) -> Result<(), ContainerError> {
         self.step("containers.clean", id.to_string(), at_once, |node| {
-            if node.init_of(id).is_some_and(|(_, start)| start == incarnation) {
+            if node.init_of(id).is_some_and(|(_, start)| start <= incarnation) {
                 return Err((Class::Conflict, "its process lives".to_owned()));
             }
-            clean(node, id, incarnation, pin);
-            Ok(())
+            clean(node, id, incarnation, pin)
         })
         .await
     }
@@ -157,19 +156,28 @@ fn start(node: &mut Node, plan: &ContainerPlan, pin: &ProcessRef) -> Result<Star
     Ok(Started { init, monitor })
 }
 
-/// Deletes runtime state, mount and monitor of a dead start. Without a pin the mount is gone or unreachable.
-fn clean(node: &mut Node, id: &ContainerId, incarnation: u32, pin: Option<&ProcessRef>) {
-    if let Some(state) = node.runtime.get(id).filter(|state| state.incarnation == incarnation).cloned() {
+/// Deletes runtime state, mount and monitor of a dead start and of those before it. Without a pin there is no
+/// mount; with a dead one the mount cannot be reached, and the state stays so that somebody comes back for it.
+fn clean(
+    node: &mut Node,
+    id: &ContainerId,
+    incarnation: u32,
+    pin: Option<&ProcessRef>,
+) -> Result<(), Refused> {
+    if let Some(state) = node.runtime.get(id).filter(|state| state.incarnation <= incarnation).cloned() {
         node.kill(&state.monitor, KILLED);
-        node.runtime.remove(id);
-        if let Some(mount) = pin.and_then(|pin| node.inside_of(pin).mount)
-            && let Some(mounts) = node.namespaces.mounts_mut(mount)
-        {
-            mounts.roots.remove(id);
+        if let Some(pin) = pin {
+            let dead = || (Class::Transient, "the pin is dead, the root cannot be unmounted".to_owned());
+            let mount = node.inside_of(pin).mount.ok_or_else(dead)?;
+            if let Some(mounts) = node.namespaces.mounts_mut(mount) {
+                mounts.roots.remove(id);
+            }
         }
+        node.runtime.remove(id);
     }
     if let Some(files) = node.disk.containers.get_mut(id) {
-        files.starts.remove(&incarnation);
-        files.exits.remove(&incarnation);
+        files.starts.retain(|start| *start > incarnation);
+        files.exits.retain(|start, _| *start > incarnation);
     }
+    Ok(())
 }

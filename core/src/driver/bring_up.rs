@@ -257,11 +257,14 @@ impl<'a, W: World> Run<'a, W> {
         let up = self.report.trigger == Trigger::Up;
         let planned = self.world.transact(Durability::Process, |records| {
             let mut changes = Vec::new();
-            if let Some(node) = records.node.as_ref().filter(|node| node.down) {
-                if !up {
+            if let Some(node) = &records.node {
+                if node.down && !up {
                     return Err(());
                 }
-                changes.push(Change::Node(crate::record::NodeRecord { down: false, ..node.clone() }));
+                let seen = crate::record::NodeRecord { down: false, ..with_helpers(node, observed) };
+                if seen != *node {
+                    changes.push(Change::Node(seen));
+                }
             }
             let plan = plan_bring_up(observed, records, wall, &busy_subjects(records));
             changes.extend(plan.settle.iter().cloned());
@@ -474,6 +477,19 @@ async fn failed_start<W: World>(
         next.map(Change::Container).into_iter().collect()
     });
     result.await.err().map(|error| error.to_string())
+}
+
+/// The node's record with the control and the uplink helper that answer: a daemon may have died after it started
+/// one and before it wrote that down, and a keeper that is not on record is not found when it is needed.
+fn with_helpers(node: &crate::record::NodeRecord, observed: &Observed) -> crate::record::NodeRecord {
+    let mut node = node.clone();
+    if let ControlObserved::Answering(process) = &observed.keepers.control {
+        node.control = Some(process.clone());
+    }
+    if let crate::observed::UplinkObserved::Serving { process, .. } = &observed.uplink {
+        node.uplink = Some(process.clone());
+    }
+    node
 }
 
 /// Without these there is no router to work in.

@@ -79,6 +79,12 @@ async fn forward<W: World>(
     operation: &OperationRecord,
     from: u32,
 ) -> Result<(), (WorldError, String, u32)> {
+    // A bring-up in between may have put elements back that were removed: the records still spoke for them.
+    for (number, step) in (0_u32..).zip(&operation.steps).take(from as usize) {
+        if matches!(step, Step::RemoveElements(_)) {
+            perform(world, step).await.map_err(|cause| (cause, name_of(step), number))?;
+        }
+    }
     for (number, step) in (0_u32..).zip(&operation.steps).skip(from as usize) {
         let failed = |cause: WorldError| (cause, name_of(step), number);
         let fact = perform(world, step).await.map_err(failed)?;
@@ -116,7 +122,11 @@ async fn backward<W: World>(world: &W, operation: &OperationRecord, count: u32) 
     if let Err(error) = said.await {
         failures.push(format!("{error}"));
     }
-    for step in undo_of(&operation.steps, count as usize) {
+    // A bring-up in between may have put in the elements of a step that was never reached: the records spoke for
+    // them then.
+    let unreached = operation.steps.iter().skip(count as usize);
+    let unreached = unreached.filter(|step| matches!(step, Step::AddElements(_))).filter_map(Step::undo);
+    for step in unreached.chain(undo_of(&operation.steps, count as usize)) {
         if let Err(error) = run_step(world, &step).await {
             tracing::error!(operation = %operation.kind, name = %operation.name, step = %step, error = %error, "undo failed");
             failures.push(format!("{step}: {error}"));

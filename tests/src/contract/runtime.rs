@@ -185,3 +185,14 @@ pub async fn store<W: World>(world: &W) -> Result<(), String> {
         .map_err(|()| "the removal refused".to_owned())?;
     ensure(world.read(|records| records.images.is_empty()).await, || "the removal changed nothing".to_owned())
 }
+
+/// A clean-up that was interrupted is made up for by the next start's.
+pub async fn earlier_start<W: World>(world: &W, kill: &dyn Killer) -> Result<(), String> {
+    let (node, started) = running(world, kill).await?;
+    kill.kill(&started.init);
+    look_until(world, 1, &started, |seen| seen.exit.is_some()).await?;
+    world.clean_container(&container_id(), 2, Some(&node.pin)).await.map_err(said("clean a later start"))?;
+    let seen = look(world, 1, &started).await?;
+    ensure(!seen.remains, || format!("it reads as {seen:?}"))?;
+    world.start_container(&container(3, kill), &node.pin).await.map(drop).map_err(said("start after it"))
+}
