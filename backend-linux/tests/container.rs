@@ -3,6 +3,10 @@
 //! Run by root, the tests become the user that `HOLDFAST_TEST_USER` names (default `holdfast`), who needs subordinate
 //! ids. Without crun, conmon, newuidmap or busybox they fail and say what is missing.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "its children end by process::exit, every sleep is a look again under a deadline, its tools are short"
+)]
 
 #[path = "container_support/archive.rs"]
 mod archive;

@@ -14,7 +14,7 @@ use oci_spec::{
         Spec, SpecBuilder, UserBuilder,
     },
 };
-use std::{collections::HashSet, path::PathBuf};
+use std::path::PathBuf;
 
 /// What programs expect when nobody says otherwise; the value that podman and docker use.
 const PATH_DEFAULT: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -95,7 +95,12 @@ fn environment(env: &[(String, String)]) -> Vec<String> {
 }
 
 /// Root has the set; another user has it as its bound only, as after any exec without file capabilities.
+#[allow(
+    clippy::disallowed_types,
+    reason = "the builder of oci-spec takes nothing else; the order has no meaning"
+)]
 fn capabilities(root: bool) -> Result<LinuxCapabilities, OciSpecError> {
+    use std::collections::HashSet;
     let bounding: HashSet<Capability> = CAPABILITIES.into_iter().collect();
     let held = if root { bounding.clone() } else { HashSet::new() };
     LinuxCapabilitiesBuilder::default()

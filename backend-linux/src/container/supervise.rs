@@ -21,6 +21,8 @@ use std::{
 const FAILED: u8 = 125;
 /// How long what was killed may take to die.
 const KILL_DEADLINE: Duration = Duration::from_secs(10);
+/// When it is looked again although no child ended: one may have been born between the look and the kill.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How deep the tree below is followed: supervisor, crun, its helper, the process.
 const DEPTH_MAX: usize = 8;
 
@@ -88,10 +90,19 @@ fn kill_all(main: Pid, mut code: Option<u8>) -> u8 {
         for pid in descendants() {
             let _ = kill(pid, Signal::SIGKILL);
         }
-        // A bounded look again: a child may have been born between the look and the kill.
-        std::thread::sleep(Duration::from_millis(2));
+        await_child(LOOK_AGAIN);
     }
     code.unwrap_or(128 + Signal::SIGKILL as u8)
+}
+
+/// Comes back when a child has ended, or after `timeout`. SIGCHLD must be blocked; sigtimedwait(2).
+fn await_child(timeout: Duration) {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGCHLD);
+    let timeout = nix::sys::time::TimeSpec::from_duration(timeout);
+    // SAFETY: both structures outlive the call, and no information about the signal is asked for. Whatever it
+    // gives (a signal, nothing in time, an interruption), the caller looks again until its own deadline.
+    unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), timeout.as_ref()) };
 }
 
 /// Everything below this process, deepest first, so that no parent can start a replacement. By a walk of `/proc`:

@@ -431,8 +431,9 @@ fn child_fills_its_disk() {
 #[test]
 fn a_full_disk_refuses_the_new_and_still_takes_removals() {
     let place = Place::new();
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--user", "--map-root-user", "--mount", "--kill-child"]);
+    let mut unshare = Command::new("timeout");
+    unshare.args(["--kill-after=5", "60", "unshare", "--user", "--map-root-user", "--mount", "--kill-child"]);
+    #[allow(clippy::disallowed_methods, reason = "timeout(1) is its deadline")]
     let output = child(unshare, "child_fills_its_disk", place.0.path()).output().unwrap();
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
     output.stderr.as_slice().read_to_string(&mut text).unwrap();

@@ -3,6 +3,10 @@
 //! Run as root it runs itself again as the user that `HOLDFAST_TEST_USER` names (default `holdfast`), who needs
 //! ranges in /etc/subuid and /etc/subgid. An argument selects cases by a part of their name.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "its children end by process::exit, variables are set while no thread exists, its tools are short"
+)]
 
 mod control;
 mod hands;

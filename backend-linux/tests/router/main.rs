@@ -3,6 +3,10 @@
 //!
 //! Run as root it becomes the user that `HOLDFAST_TEST_USER` names (`holdfast` when unset).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "every sleep is a look again under a deadline, every tool runs under the deadline of its case"
+)]
 
 mod cases;
 mod isolation;

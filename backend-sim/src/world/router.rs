@@ -73,7 +73,7 @@ fn mounts(node: &mut Node, seat: Seat) -> Result<&mut Mounts, Refused> {
 
 impl Router for SimWorld {
     async fn observe_router(&self) -> Result<RouterObserved, RouterError> {
-        self.ask("router.observe", String::new(), |node, seat| observe(node, seat)).await
+        self.ask("router.observe", String::new(), observe).await
     }
 
     async fn ensure_ruleset(&self, ruleset: &Ruleset) -> Result<(), RouterError> {

@@ -53,6 +53,7 @@ pub fn plan_remove(records: &Records, id: &ImageId) -> Result<(Vec<Change>, Vec<
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
     use super::*;
     use crate::time::Wall;
     use alloc::borrow::ToOwned;
