@@ -18,6 +18,7 @@
 pub mod check;
 pub mod executor;
 pub mod fault;
+pub mod generate;
 pub mod history;
 pub mod model;
 pub mod random;

@@ -231,6 +231,7 @@ impl State {
             Begun { nth, takes: Span(latency.saturating_mul(1_000)), verdict: None, after: Vec::new() };
         for fault in self.take_faults(nth, own, call, &subject) {
             self.note(nth, &fault);
+            self.count(&fault.kind);
             match (&fault.kind, fault.side) {
                 (FaultKind::Fail(_) | FaultKind::Unknown { .. }, _) => {
                     begun.verdict = Some(fault.kind.clone())
@@ -263,9 +264,6 @@ impl State {
     }
 
     fn strike(&mut self, kind: &FaultKind) {
-        let name = format!("{kind:?}");
-        let name = name.split([' ', '(', '{']).next().unwrap_or_default().to_owned();
-        *self.struck.entry(name).or_default() += 1;
         self.node.strike(kind);
         if *kind == FaultKind::PowerLoss {
             self.history.power_lost();
@@ -314,6 +312,7 @@ impl State {
         self.armed = later;
         for armed in due {
             self.note(self.trace.len().saturating_sub(1), &armed.fault);
+            self.count(&armed.fault.kind);
             self.strike(&armed.fault.kind);
         }
     }
@@ -322,6 +321,12 @@ impl State {
         if let Some(call) = self.trace.call_mut(nth) {
             call.faults.push(fault.to_string());
         }
+    }
+
+    fn count(&mut self, kind: &FaultKind) {
+        let name = format!("{kind:?}");
+        let name = name.split([' ', '(', '{']).next().unwrap_or_default().to_owned();
+        *self.struck.entry(name).or_default() += 1;
     }
 
     fn wake_due(&mut self) {

@@ -208,11 +208,40 @@ fn whole(records: &Records) -> Result<(), String> {
     }
 }
 
-/// What was told to be done is so, unless something later was asked of the same name.
+/// What an action changes: a kind and a name.
+fn about(action: &Action) -> Option<(char, &str)> {
+    match action {
+        Action::Run(request) => request.name.as_deref().map(|name| ('c', name)),
+        Action::Stop(name) | Action::Start(name) | Action::Restart(name) | Action::Remove(name) => {
+            Some(('c', name))
+        }
+        Action::CreatePod(request) => Some(('p', &request.name)),
+        Action::RemovePod(name) => Some(('p', name)),
+        Action::CreateNetwork(request) => Some(('n', &request.name)),
+        Action::RemoveNetwork(name) => Some(('n', name)),
+        Action::BringUp | Action::Strike(_) => None,
+    }
+}
+
+/// The pods that containers were run in.
+fn pods(answers: &[Answer]) -> BTreeSet<(&str, &str)> {
+    let run = answers.iter().filter_map(|answer| match &answer.action {
+        Action::Run(request) => Some((request.name.as_deref()?, request.pod.as_deref()?)),
+        _ => None,
+    });
+    run.collect()
+}
+
+/// What was told to be done is so, unless something later was asked of the same thing, or of its pod.
 fn answered(records: &Records, answers: &[Answer]) -> Result<(), String> {
+    let pods = pods(answers);
     for (place, answer) in answers.iter().enumerate() {
-        let later = touched(&answers[place + 1..]);
-        if touched(std::slice::from_ref(answer)).iter().any(|name| later.contains(name)) {
+        let own = about(&answer.action);
+        let contradicts = |later: &Answer| match (own, about(&later.action)) {
+            (Some(('c', name)), Some(('p', pod))) => pods.contains(&(name, pod)),
+            (own, later) => own.is_some() && own == later,
+        };
+        if answers.iter().skip(place + 1).any(contradicts) {
             continue;
         }
         let container = |name: &str| records.containers.values().find(|record| record.name == name);
