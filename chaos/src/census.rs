@@ -16,7 +16,7 @@ pub struct Census {
     pub links: BTreeSet<String>,
     /// Elements per set or map, as `family table set`.
     pub elements: BTreeMap<String, usize>,
-    /// Rules per chain, as `family table chain`.
+    /// Rules per chain, as `family table chain`; empty where the tool cannot read them.
     pub rules: BTreeMap<String, usize>,
 }
 
@@ -27,19 +27,20 @@ impl Census {
     /// When `ip` or `nft` cannot be run there.
     pub fn take(identity: &Identity, process: Process) -> Result<Self> {
         let links = inside(identity, process, &["ip", "-j", "link", "show"])?;
-        let rules = inside(identity, process, &["nft", "-j", "list", "ruleset"])?;
         let mut census = Self::default();
         for link in links.as_array().context("ip -j link: no list")? {
             census.links.insert(link["ifname"].as_str().unwrap_or_default().to_owned());
         }
-        for object in rules["nftables"].as_array().context("nft -j: no list")? {
-            for kind in ["set", "map"] {
-                if let Some(set) = object.get(kind) {
-                    let count = set["elem"].as_array().map_or(0, Vec::len);
-                    census.elements.insert(key(set, "name"), count);
-                }
+        for (kind, list) in [("set", "sets"), ("map", "maps")] {
+            let found = inside(identity, process, &["nft", "-j", "list", list])?;
+            for set in objects(&found, kind)? {
+                census.elements.insert(key(set, "name"), set["elem"].as_array().map_or(0, Vec::len));
             }
-            if let Some(rule) = object.get("rule") {
+        }
+        // nft 1.0.6 aborts on rules that it cannot put into words (a concatenation with a mapped field): the
+        // sets tell more, and rules are counted where the tool can read them.
+        if let Ok(found) = inside(identity, process, &["nft", "-j", "list", "ruleset"]) {
+            for rule in objects(&found, "rule")? {
                 *census.rules.entry(key(rule, "chain")).or_default() += 1;
             }
         }
@@ -63,6 +64,11 @@ impl Census {
             .chain(counts(&self.rules, &before.rules, "rules"))
             .collect()
     }
+}
+
+fn objects<'a>(answer: &'a Value, kind: &'a str) -> Result<impl Iterator<Item = &'a Value> + 'a> {
+    let list = answer["nftables"].as_array().context("nft -j: no list")?;
+    Ok(list.iter().filter_map(move |object| object.get(kind)))
 }
 
 fn key(object: &Value, name: &str) -> String {

@@ -268,7 +268,12 @@ impl Node {
     /// # Errors
     /// When it fails, or is not what a status is.
     pub fn status(&self) -> Result<Status> {
-        let value = self.json("status")?;
+        // A node that is not whole is a failure to a script, and still says all it knows.
+        let output = self.try_cli(&["--format", "json", "status"])?;
+        let value = match serde_json::from_str(&output.stdout) {
+            Ok(value) => value,
+            Err(_) => bail!("holdfast status: {}: {}", output.status, output.stderr.trim()),
+        };
         Status::parse(&value).with_context(|| format!("holdfast status printed {value}"))
     }
 

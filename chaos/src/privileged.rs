@@ -78,7 +78,8 @@ fn boot_id(identity: &Identity, scratch: &Path) -> Result<PathBuf> {
     fs::create_dir(&proc)?;
     mount(Some("proc"), &proc, Some("proc"), MsFlags::empty(), none).context("mount proc")?;
     let file = scratch.join("boot_id");
-    fs::copy(BOOT_ID, &file)?;
+    // Not a copy: that would copy its mode, which nobody may write.
+    fs::write(&file, fs::read(BOOT_ID)?)?;
     std::os::unix::fs::chown(&file, Some(identity.uid), None)?;
     mount(Some(&file), BOOT_ID, none, MsFlags::MS_BIND, none).context("bind over the boot id")?;
     Ok(file)

@@ -27,6 +27,13 @@ pub const WORKLOADS: [&str; 4] = ["web", "peer", "left", "right"];
 /// How long the node may take to be whole again after any blow.
 pub const HEAL_DEADLINE: Duration = Duration::from_secs(30);
 
+/// How many descriptors more than before any workload a daemon may hold, sockets apart: it keeps watches of its
+/// own. A leak per workload, of which a stage has four with two processes each, is more.
+const DESCRIPTORS_SLACK: usize = 3;
+
+/// How many sockets more: it keeps connections to its control, of which a crowd of requests needs several.
+const SOCKETS_SLACK: usize = 16;
+
 /// The port of the TCP stream between `web` and `peer`.
 const STREAM_PORT: u16 = 7001;
 
@@ -35,7 +42,8 @@ struct Baseline {
     census: Census,
     files: BTreeSet<String>,
     daemon: Process,
-    descriptors: usize,
+    sockets: usize,
+    others: usize,
 }
 
 /// A node for one scenario.
@@ -106,11 +114,13 @@ impl Stage {
         let archive = stage.node.scratch.path().join("busybox.tar");
         image::write_archive(&archive)?;
         stage.node.sh(&format!("image load {}", archive.display()))?;
+        let (sockets, others) = split_sockets(&process::descriptors(processes.daemon.pid));
         stage.baseline = Some(Baseline {
             census: Census::take(&stage.node.identity, processes.control)?,
             files: leak::files(&stage.node)?,
             daemon: processes.daemon,
-            descriptors: process::descriptors(processes.daemon.pid).len(),
+            sockets,
+            others,
         });
         Ok(stage)
     }
@@ -288,13 +298,15 @@ impl Stage {
                 leak::files(&self.node)?.difference(&baseline.files).map(|file| format!("file {file}")),
             );
             let descriptors = process::descriptors(processes.daemon.pid);
-            if processes.daemon == baseline.daemon && descriptors.len() > baseline.descriptors {
-                let open: Vec<&str> = descriptors.values().map(String::as_str).collect();
+            let (sockets, others) = split_sockets(&descriptors);
+            let grown =
+                sockets > baseline.sockets + SOCKETS_SLACK || others > baseline.others + DESCRIPTORS_SLACK;
+            if processes.daemon == baseline.daemon && grown {
                 left.push(format!(
                     "{} descriptors of the daemon, before {}: {}",
                     descriptors.len(),
-                    baseline.descriptors,
-                    open.join(" ")
+                    baseline.sockets + baseline.others,
+                    kinds(descriptors.values())
                 ));
             }
             for process in processes.all() {
@@ -328,6 +340,23 @@ impl Drop for Stage {
             let _ = process::kill_all(&holders);
         }
     }
+}
+
+/// How many descriptors are sockets, and how many are not.
+fn split_sockets(descriptors: &BTreeMap<u32, String>) -> (usize, usize) {
+    let sockets = descriptors.values().filter(|target| target.starts_with("socket:")).count();
+    (sockets, descriptors.len() - sockets)
+}
+
+/// Descriptors counted by what they lead to.
+fn kinds<'a>(descriptors: impl Iterator<Item = &'a String>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for target in descriptors {
+        *counts
+            .entry(target.split(['[', '/']).next().filter(|kind| !kind.is_empty()).unwrap_or(target))
+            .or_default() += 1;
+    }
+    counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect::<Vec<_>>().join(", ")
 }
 
 /// A port of the loopback interface that is free at this moment.

@@ -100,6 +100,10 @@ pub fn stale_files(context: &Context) -> Result<Outcome> {
     let processes = stage.node.await_processes("the node to be whole", HEAL_DEADLINE, |_| true)?;
     process::kill_all(&processes.all())?;
     stage.node.up()?;
+    // What is not the node's own it moves aside and does not delete: it is the squatter's, and goes with it.
+    let aside =
+        paths(&stage, |path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(".aside")))?;
+    aside.iter().try_for_each(|path| Squatter::leave(path))?;
     stage.finish()?;
     Ok(Outcome::Pass(format!("{tried} squatters on {} paths", files.len())))
 }
@@ -119,11 +123,7 @@ impl Squatter {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        match fs::symlink_metadata(path) {
-            Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path)?,
-            Ok(_) => fs::remove_file(path)?,
-            Err(_) => {}
-        }
+        Self::leave(path)?;
         match self {
             Self::Socket => drop(std::os::unix::net::UnixListener::bind(path)?),
             Self::Rubbish => fs::write(path, "1\n")?,
@@ -131,6 +131,18 @@ impl Squatter {
                 fs::create_dir(path)?;
                 fs::write(path.join("in the way"), "")?;
             }
+        }
+        Ok(())
+    }
+}
+
+impl Squatter {
+    /// Takes away whatever is at the path.
+    fn leave(path: &Path) -> Result<()> {
+        match fs::symlink_metadata(path) {
+            Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path)?,
+            Ok(_) => fs::remove_file(path)?,
+            Err(_) => {}
         }
         Ok(())
     }
