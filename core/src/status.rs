@@ -9,7 +9,7 @@ use crate::{
     journal::OperationKind,
     observed::{ControlObserved, Observed, UplinkObserved},
     ops::busy_subjects,
-    record::{ContainerRecord, Desired, Quarantined, Records, RunState, SandboxKind, SandboxRecord},
+    record::{ContainerRecord, Quarantined, Records, RunState, SandboxKind, SandboxRecord},
     time::Wall,
     world::World,
 };
@@ -285,12 +285,11 @@ fn degraded(observed: &Observed, records: &Records, plan: &BringUpPlan) -> Vec<D
         let cause = work.steps.first().map(|step| format!("needs to {step}")).unwrap_or_default();
         say(work.name.clone(), cause, "the daemon does it by itself; `holdfast up` does it now");
     }
+    for (id, cause) in &plan.unwhole {
+        let name = records.sandboxes.get(id).map_or_else(|| id.to_string(), |sandbox| sandbox.name.clone());
+        say(name, cause.clone(), "look at `holdfast logs`, mend the cause, then `holdfast start` it");
+    }
     for container in records.containers.values() {
-        if let RunState::Failed { cause, .. } = &container.state
-            && container.desired == Desired::Running
-        {
-            say(container.name.clone(), cause.clone(), "mend the cause, then `holdfast start` it");
-        }
         let seen = observed.containers.get(&container.id);
         if seen.is_some_and(|seen| seen.init.is_some() && seen.monitor.is_none()) {
             let cause =

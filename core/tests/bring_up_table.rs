@@ -562,3 +562,27 @@ fn an_end_that_nobody_could_read_is_a_loss() {
     seen(&mut observed, &records, "web").exit = Some(ExitObserved { code: None });
     assert_eq!(started(&plan(&records, &observed)), ["web"]);
 }
+
+#[test]
+fn who_waits_or_cannot_be_started_is_named_as_not_whole() {
+    let mut records = three();
+    let set = |records: &mut Records, name: &str, state: RunState| {
+        let mut record = records.containers.values().find(|it| it.name == name).unwrap().clone();
+        record.state = state;
+        records.apply(Change::Container(record));
+    };
+    set(&mut records, "web", RunState::Failed { cause: "no such command".into(), at: WALL });
+    let held = RunState::Waiting { exit_code: Some(3), not_before: Mono(u64::MAX), boot_id: boot() };
+    set(&mut records, "left", held);
+    let plan = plan(&records, &whole(&records));
+    let causes: Vec<&str> = plan.unwhole.values().map(String::as_str).collect();
+    assert_eq!(causes.len(), 2, "{causes:?}");
+    assert!(
+        causes.iter().any(|cause| cause.contains("web") && cause.contains("no such command")),
+        "{causes:?}"
+    );
+    assert!(
+        causes.iter().any(|cause| cause.contains("left") && cause.contains("ended with 3")),
+        "{causes:?}"
+    );
+}

@@ -21,6 +21,7 @@ use crate::{
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet},
+    string::String,
     vec::Vec,
 };
 
@@ -37,6 +38,8 @@ pub struct BringUpPlan {
     pub settle: Vec<Change>,
     /// The cure of every sandbox that is to be plugged.
     pub cures: BTreeMap<SandboxId, Cure>,
+    /// Sandboxes with a member that is to run, does not, and is not started by this pass; each with the cause.
+    pub unwhole: BTreeMap<SandboxId, String>,
     /// A look from inside the router is needed to know the rest.
     pub look_again: bool,
     /// The earliest restart that a back-off holds back.
@@ -79,6 +82,7 @@ pub fn plan_bring_up(
     };
     let mut work = Vec::new();
     let mut cures = BTreeMap::new();
+    let mut unwhole = BTreeMap::new();
     if router.is_some() {
         node.extend(view.router_steps());
     }
@@ -86,6 +90,9 @@ pub fn plan_bring_up(
     let members = records.members_by_sandbox();
     for sandbox in records.sandboxes.values() {
         let members = members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default();
+        if let Some(cause) = members.iter().find_map(|member| view.held_back(member)) {
+            unwhole.insert(sandbox.id.clone(), cause);
+        }
         if router.is_none() {
             // Not known yet what it needs; what it has already survived is.
             if view.wants_plug(sandbox, members) {
@@ -102,7 +109,7 @@ pub fn plan_bring_up(
     let next_due = settled.next_due;
     let mut settle: Vec<Change> = settled.containers.into_values().map(Change::Container).collect();
     settle.extend(work.iter().flat_map(|item| item.intent.iter().cloned()));
-    BringUpPlan { case, node, work, settle, cures, look_again: router.is_none(), next_due }
+    BringUpPlan { case, node, work, settle, cures, unwhole, look_again: router.is_none(), next_due }
 }
 
 /// One observation beside the records, with what it settled.

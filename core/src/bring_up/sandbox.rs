@@ -10,7 +10,7 @@ use crate::{
     record::{Change, ContainerRecord, Desired, NamespaceId, RunState, SandboxKind, SandboxRecord},
     steps,
 };
-use alloc::{string::String, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 
 /// The steps of one sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,24 @@ struct Member<'a> {
 impl<'a> View<'a> {
     pub(super) fn wants_plug(&'a self, sandbox: &SandboxRecord, members: &[&'a ContainerRecord]) -> bool {
         sandbox.kind == SandboxKind::Pod || members.iter().any(|member| self.effective(member).wants_to_run())
+    }
+
+    /// Why a member that is to run does not, if this pass does not start it either.
+    pub(super) fn held_back(&'a self, container: &'a ContainerRecord) -> Option<String> {
+        let record = self.effective(container);
+        let alive = self.observed.containers.get(&record.id).is_some_and(|seen| seen.init.is_some());
+        if alive || record.desired == Desired::Stopped {
+            return None;
+        }
+        let ended =
+            |code: &Option<i32>| code.map_or(String::from("ended"), |code| format!("ended with {code}"));
+        match &record.state {
+            RunState::Failed { cause, .. } => Some(format!("{} cannot be started: {cause}", record.name)),
+            RunState::Waiting { exit_code, .. } if !self.is_due(record) => {
+                Some(format!("{} {} and waits for its next start", record.name, ended(exit_code)))
+            }
+            _ => None,
+        }
     }
 
     /// The cure of a sandbox that is to be plugged, and its work, if any.

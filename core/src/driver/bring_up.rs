@@ -20,7 +20,7 @@ use crate::{
     world::{ContainerHint, Durability, World},
 };
 use alloc::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
     vec::Vec,
@@ -188,6 +188,10 @@ struct Run<'a, W> {
     session: &'a Session,
     report: BringUpReport,
     names: BTreeMap<SandboxId, String>,
+    /// Sandboxes that the last look found work on.
+    unproven: BTreeSet<String>,
+    /// The last look saw all there is to see, and found what everything stands on whole.
+    looked: bool,
     first: bool,
 }
 
@@ -215,7 +219,15 @@ impl<'a, W: World> Run<'a, W> {
             next_due: None,
             down: false,
         };
-        Self { world, session, report, names: BTreeMap::new(), first: true }
+        Self {
+            world,
+            session,
+            report,
+            names: BTreeMap::new(),
+            unproven: BTreeSet::new(),
+            looked: false,
+            first: true,
+        }
     }
 
     async fn pass(&mut self) -> Outcome {
@@ -298,7 +310,11 @@ impl<'a, W: World> Run<'a, W> {
                     (open(OperationKind::Recover, subject, &work.name, &work.steps), work.clone())
                 })
                 .collect();
-            let named = plan.cures.keys().chain(plan.work.iter().map(|work| &work.sandbox));
+            let named = plan
+                .cures
+                .keys()
+                .chain(plan.unwhole.keys())
+                .chain(plan.work.iter().map(|work| &work.sandbox));
             let names =
                 named.filter_map(|id| Some((id.clone(), records.sandboxes.get(id)?.name.clone()))).collect();
             Ok((changes, Planned { plan, node, works, names }))
@@ -318,8 +334,16 @@ impl<'a, W: World> Run<'a, W> {
             *harshest = (*harshest).max(*cure);
         }
         self.report.next_due = planned.plan.next_due;
-        // Only what the last look still finds wrong has failed.
-        self.report.failed.clear();
+        // Only what the last look still finds wrong has failed, and what it finds work on is not proven yet.
+        let name_of = |id: &SandboxId| self.names.get(id).cloned();
+        self.report.failed = planned
+            .plan
+            .unwhole
+            .iter()
+            .filter_map(|(id, cause)| Some((name_of(id)?, cause.clone())))
+            .collect();
+        self.unproven = planned.plan.work.iter().map(|work| work.name.clone()).collect();
+        self.looked = !planned.plan.look_again && planned.plan.node.is_empty();
         tracing::info!(
             case = %planned.plan.case,
             pass = self.report.passes,
@@ -407,7 +431,8 @@ impl<'a, W: World> Run<'a, W> {
         self.report.recovered = cured
             .keys()
             .filter_map(|id| self.names.get(id))
-            .filter(|name| !self.report.failed.contains_key(*name) && self.report.passes < PASSES_MAX)
+            .filter(|name| !self.report.failed.contains_key(*name))
+            .filter(|name| self.looked && !self.unproven.contains(*name))
             .cloned()
             .collect();
         if !cured.is_empty() {
