@@ -156,6 +156,9 @@ pub struct Run {
     /// Do not wait: print the identity and come back
     #[arg(short, long)]
     pub detach: bool,
+    /// Remove it once its end was shown; not with --detach, where nobody waits for that
+    #[arg(long, conflicts_with = "detach")]
+    pub rm: bool,
     /// Name
     #[arg(long)]
     pub name: Option<String>,
@@ -207,9 +210,11 @@ pub struct Run {
     /// Use a directory as the root, under a layer of the container's own; every argument is then the command
     #[arg(long, value_name = "DIR")]
     pub rootfs: Option<PathBuf>,
-    /// Image (without --rootfs), then command and arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "IMAGE] [COMMAND")]
-    pub arguments: Vec<String>,
+    /// Image; with --rootfs the command
+    pub image: Option<String>,
+    /// Command and arguments, passed on as they are
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
 }
 
 /// `exec`.

@@ -24,12 +24,11 @@ fn request(run: args::Run) -> anyhow::Result<RunRequest> {
         env.extend(parse::env_file(&text).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?);
     }
     env.extend(run.env);
-    let mut arguments = run.arguments.into_iter();
-    let root = match (run.rootfs, arguments.next()) {
+    let mut command = run.command;
+    let root = match (run.rootfs, run.image) {
         (Some(directory), first) => {
-            let root = RootRequest::Rootfs(parse::absolute(&directory).map_err(anyhow::Error::msg)?);
-            arguments = first.into_iter().chain(arguments).collect::<Vec<_>>().into_iter();
-            root
+            command.splice(0..0, first);
+            RootRequest::Rootfs(parse::absolute(&directory).map_err(anyhow::Error::msg)?)
         }
         (None, Some(image)) => RootRequest::Image(image),
         (None, None) => bail!("name an image, or a directory with --rootfs"),
@@ -41,7 +40,7 @@ fn request(run: args::Run) -> anyhow::Result<RunRequest> {
         tenant: run.namespace,
         networks: run.network,
         ports: run.publish,
-        command: arguments.collect(),
+        command,
         entrypoint: run.entrypoint.map(|program| vec![program]),
         env,
         mounts: run.volume,
@@ -70,7 +69,7 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
 
 /// `run`: with -d the identity is printed; otherwise the output, and its exit code is this command's.
 pub async fn run(context: &Context, run: args::Run) -> anyhow::Result<u8> {
-    let detach = run.detach;
+    let (detach, remove) = (run.detach, run.rm);
     let request = request(run)?;
     let started: anyhow::Result<ContainerView> = output::post(context, &["containers"], &request).await;
     let container = match started {
@@ -84,7 +83,13 @@ pub async fn run(context: &Context, run: args::Run) -> anyhow::Result<u8> {
         return output::made(context.format, &container, &container.id);
     }
     stream::logs(context, &container.id, true, None, None, false).await?;
-    Ok(exit_code(&waited(context, &container.id).await?))
+    let code = exit_code(&waited(context, &container.id).await?);
+    if remove {
+        // Not by force: one that was started again meanwhile is somebody's.
+        let path = ["containers", container.id.as_str()];
+        context.client.json::<()>(Method::DELETE, &path, &[], None::<&()>, OPERATION_DEADLINE).await?;
+    }
+    Ok(code)
 }
 
 async fn waited(context: &Context, container: &str) -> anyhow::Result<Waited> {
@@ -102,8 +107,8 @@ pub async fn wait(context: &Context, containers: &[String]) -> anyhow::Result<u8
     for container in containers {
         let waited = waited(context, container).await?;
         match waited.exit_code {
-            Some(code) => println!("{code}"),
-            None => println!("-1"),
+            Some(code) => outln!("{code}"),
+            None => outln!("-1"),
         }
     }
     Ok(0)
@@ -128,7 +133,7 @@ pub async fn each(
             .json(Method::POST, &path, &[], (what != "start").then_some(&request), deadline)
             .await;
         match done {
-            Ok(_) => println!("{container}"),
+            Ok(_) => outln!("{container}"),
             Err(error) => {
                 eprintln!("holdfast: {error:#}");
                 code = EXIT_REFUSED;
@@ -153,7 +158,7 @@ pub async fn list(
     }
     let containers: Vec<ContainerView> = output::get(context, &["containers"], &query).await?;
     if quiet {
-        containers.iter().for_each(|container| println!("{}", container.id));
+        containers.iter().for_each(|container| outln!("{}", container.id));
         return Ok(0);
     }
     let headings =

@@ -52,7 +52,7 @@ async fn list(context: &Context) -> anyhow::Result<u8> {
     let images: Vec<ImageView> = output::get(context, &["images"], &[]).await?;
     let name = |image: &ImageView| image.names.join(", ");
     if context.format == super::Format::Name {
-        images.iter().for_each(|image| println!("{}", image.names.first().unwrap_or(&image.id)));
+        images.iter().for_each(|image| outln!("{}", image.names.first().unwrap_or(&image.id)));
         return Ok(0);
     }
     output::list(

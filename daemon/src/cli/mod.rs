@@ -1,12 +1,24 @@
 //! The command line: a plain client of the API.
 
+/// `print!` that ends this process as a filter ends when its reader has gone, where `print!` panics.
+macro_rules! out {
+    ($($arguments:tt)*) => { $crate::cli::output::write(format_args!($($arguments)*)) };
+}
+
+/// [`out!`] with the end of a line.
+macro_rules! outln {
+    ($($arguments:tt)*) => { $crate::cli::output::write(format_args!("{}\n", format_args!($($arguments)*))) };
+}
+
+pub(crate) use outln;
+
 pub mod args;
 mod client;
 mod containers;
 mod images;
 mod networks;
 mod node;
-mod output;
+pub mod output;
 mod parse;
 mod pods;
 mod spawn;
@@ -45,11 +57,13 @@ pub fn run(arguments: Cli) -> ExitCode {
         Command::Daemon { detached } => return crate::node::main(&paths, detached),
         Command::Doctor => return crate::doctor::run(&paths, arguments.format),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut script);
+            out!("{}", String::from_utf8_lossy(&script));
             return ExitCode::SUCCESS;
         }
         Command::Version => {
-            println!("holdfast {}", env!("CARGO_PKG_VERSION"));
+            outln!("holdfast {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
         }
         _ => {}
@@ -121,10 +135,22 @@ mod tests {
             ["holdfast", "run", "-d", "--name", "web", "-p", "8080:80", "busybox", "sh", "-c", "echo -d"];
         let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!("run") };
         assert!(run.detach);
-        assert_eq!(run.arguments, ["busybox", "sh", "-c", "echo -d"]);
+        assert_eq!(run.image.as_deref(), Some("busybox"));
+        assert_eq!(run.command, ["sh", "-c", "echo -d"]);
         let line = ["holdfast", "run", "--rootfs", "/srv/root", "/bin/sh", "-c", "true"];
         let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!("run") };
-        assert_eq!(run.arguments, ["/bin/sh", "-c", "true"]);
+        assert_eq!(run.image.as_deref(), Some("/bin/sh"));
+        assert_eq!(run.command, ["-c", "true"]);
+    }
+
+    #[test]
+    fn an_option_that_does_not_exist_is_never_an_image() {
+        for line in [["--privileged", "busybox"], ["--rootfs=/srv/root", "--tty"], ["-z", "busybox"]] {
+            let error = Cli::try_parse_from(["holdfast", "run"].iter().chain(&line)).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{line:?}");
+        }
+        // Somebody who reads the identity and goes on cannot be the one who removes it.
+        assert!(Cli::try_parse_from(["holdfast", "run", "-d", "--rm", "busybox"]).is_err());
     }
 
     #[test]

@@ -71,10 +71,10 @@ async fn verify(context: &Context, all: bool) -> anyhow::Result<u8> {
     let differing = report.differing().count();
     match context.format {
         Format::Json => output::json(&report)?,
-        Format::Name => report.differing().for_each(|one| println!("{}->{}", one.from, one.to)),
+        Format::Name => report.differing().for_each(|one| outln!("{}->{}", one.from, one.to)),
         Format::Table => {
-            print!("{}", table::render(&["FROM", "TO", "ADDRESS", "ALLOWED", "REACHED", ""], &rows(&report)));
-            println!("{} of {} pairs tried, {differing} differ", report.results.len(), report.pairs);
+            out!("{}", table::render(&["FROM", "TO", "ADDRESS", "ALLOWED", "REACHED", ""], &rows(&report)));
+            outln!("{} of {} pairs tried, {differing} differ", report.results.len(), report.pairs);
         }
     }
     Ok(if differing == 0 { 0 } else { EXIT_DIFFERS })

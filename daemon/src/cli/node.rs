@@ -21,7 +21,7 @@ pub async fn up(context: &Context) -> anyhow::Result<u8> {
     let report: BringUpReport = output::post(context, &["up"], &serde_json::json!({})).await?;
     match context.format {
         Format::Json => output::json(&report)?,
-        Format::Table | Format::Name => println!("{report}"),
+        Format::Table | Format::Name => outln!("{report}"),
     }
     let whole = report.converged && report.failed.is_empty() && report.errors.is_empty();
     Ok(if whole { 0 } else { EXIT_DEGRADED })
@@ -37,9 +37,9 @@ pub async fn down(context: &Context, keep_workloads: bool) -> anyhow::Result<u8>
     }
     match context.format {
         Format::Json => output::json(&report)?,
-        Format::Name => report.stopped.iter().for_each(|name| println!("{name}")),
+        Format::Name => report.stopped.iter().for_each(|name| outln!("{name}")),
         Format::Table => {
-            println!("down: {} stopped, {} left running", report.stopped.len(), report.kept.len());
+            outln!("down: {} stopped, {} left running", report.stopped.len(), report.kept.len());
         }
     }
     for error in &report.errors {
@@ -53,8 +53,8 @@ pub async fn status(context: &Context) -> anyhow::Result<u8> {
     let report: StatusReport = output::get(context, &["status"], &[]).await?;
     match context.format {
         Format::Json => output::json(&report)?,
-        Format::Name => println!("{}", word(report.state)),
-        Format::Table => print!("{}", text(&report)),
+        Format::Name => outln!("{}", word(report.state)),
+        Format::Table => out!("{}", text(&report)),
     }
     Ok(if report.state == NodeState::Degraded { EXIT_DEGRADED } else { 0 })
 }

@@ -3,6 +3,27 @@
 use super::{Context, EXIT_REFUSED, args::Format, client::OPERATION_DEADLINE, table};
 use hyper::Method;
 use serde::{Serialize, de::DeserializeOwned};
+use std::io::Write;
+
+/// Writes to standard output. When its reader has gone, this process ends by SIGPIPE, as a shell expects of a
+/// filter; only then, for a daemon that hangs up is an error to be told.
+pub fn write(text: std::fmt::Arguments<'_>) {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_fmt(text).and_then(|()| stdout.flush());
+    match written {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => end_by_sigpipe(),
+        Err(error) => eprintln!("holdfast: write to standard output: {error}"),
+    }
+}
+
+fn end_by_sigpipe() {
+    // SAFETY: the default action replaces no handler of this program, and raise takes plain numbers.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::raise(libc::SIGPIPE);
+    }
+}
 
 /// A `GET`.
 pub async fn get<T: DeserializeOwned>(
@@ -24,7 +45,7 @@ pub async fn post<T: DeserializeOwned>(
 
 /// Prints JSON, indented.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    outln!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
@@ -38,8 +59,8 @@ pub fn list<T: Serialize>(
 ) -> anyhow::Result<u8> {
     match format {
         Format::Json => json(&items)?,
-        Format::Name => items.iter().for_each(|item| println!("{}", name(item))),
-        Format::Table => print!("{}", table::render(headings, &items.iter().map(row).collect::<Vec<_>>())),
+        Format::Name => items.iter().for_each(|item| outln!("{}", name(item))),
+        Format::Table => out!("{}", table::render(headings, &items.iter().map(row).collect::<Vec<_>>())),
     }
     Ok(0)
 }
@@ -48,7 +69,7 @@ pub fn list<T: Serialize>(
 pub async fn inspect(context: &Context, path: &[&str]) -> anyhow::Result<u8> {
     let value: serde_json::Value = get(context, path, &[]).await?;
     match (context.format, value.get("name").and_then(serde_json::Value::as_str)) {
-        (Format::Name, Some(name)) => println!("{name}"),
+        (Format::Name, Some(name)) => outln!("{name}"),
         _ => json(&value)?,
     }
     Ok(0)
@@ -58,7 +79,7 @@ pub async fn inspect(context: &Context, path: &[&str]) -> anyhow::Result<u8> {
 pub fn made(format: Format, value: &impl Serialize, name: &str) -> anyhow::Result<u8> {
     match format {
         Format::Json => json(value)?,
-        Format::Table | Format::Name => println!("{name}"),
+        Format::Table | Format::Name => outln!("{name}"),
     }
     Ok(0)
 }
@@ -71,7 +92,7 @@ pub async fn remove(context: &Context, kind: &str, names: &[String], force: bool
         let removed: anyhow::Result<()> =
             context.client.json(Method::DELETE, &[kind, name], &query, None::<&()>, OPERATION_DEADLINE).await;
         match removed {
-            Ok(()) => println!("{name}"),
+            Ok(()) => outln!("{name}"),
             Err(error) => {
                 eprintln!("holdfast: {error:#}");
                 code = EXIT_REFUSED;

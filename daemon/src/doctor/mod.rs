@@ -5,7 +5,7 @@ mod checks;
 mod kernel;
 mod tools;
 
-use crate::cli::args::Format;
+use crate::cli::{args::Format, outln};
 use holdfast_linux::paths::Paths;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -60,11 +60,11 @@ pub fn run(paths: &Paths, format: Format) -> ExitCode {
     let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
     match format {
         // Strings and an enum: serialising them cannot fail.
-        Format::Json => println!("{}", serde_json::to_string_pretty(&findings).unwrap_or_default()),
+        Format::Json => outln!("{}", serde_json::to_string_pretty(&findings).unwrap_or_default()),
         Format::Name => findings
             .iter()
             .filter(|finding| finding.verdict == Verdict::Fail)
-            .for_each(|finding| println!("{}", finding.check)),
+            .for_each(|finding| outln!("{}", finding.check)),
         Format::Table => print(&findings),
     }
     ExitCode::from(u8::from(failed))
@@ -77,13 +77,13 @@ fn print(findings: &[Finding]) {
             Verdict::Warn => "warn",
             Verdict::Fail => "FAIL",
         };
-        println!("{word}  {:<20} {}", finding.check, finding.seen);
+        outln!("{word}  {:<20} {}", finding.check, finding.seen);
         if !finding.remedy.is_empty() {
-            println!("      {:<20} remedy: {}", "", finding.remedy);
+            outln!("      {:<20} remedy: {}", "", finding.remedy);
         }
     }
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
-    println!(
+    outln!(
         "\n{} ok, {} warnings, {} failures",
         count(Verdict::Ok),
         count(Verdict::Warn),
