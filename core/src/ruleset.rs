@@ -5,8 +5,9 @@
 //! else meets a policy of drop, so a packet that no element speaks for is dropped from the first one on.
 
 use crate::{
-    id::Slot,
-    record::{AttachmentRecord, PortRecord, Records, SandboxRecord},
+    id::{SandboxId, Slot},
+    journal::{Phase, Resume},
+    record::{AttachmentRecord, Change, PortRecord, Records, SandboxRecord},
     spec::Protocol,
 };
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -114,12 +115,28 @@ impl Ruleset {
 
 fn visit_desired(records: &Records, visit: &mut dyn FnMut(Element)) {
     let members = records.members_by_sandbox();
+    let leaving = leaving(records);
     for sandbox in records.sandboxes.values() {
         let members = members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default();
-        if crate::bring_up::wants_plug(sandbox, members) {
+        if crate::bring_up::wants_plug(sandbox, members) && !leaving.contains(&sandbox.id) {
             visit_sandbox(records, sandbox, visit);
         }
     }
+}
+
+/// Sandboxes that open operations are about to remove from the records: a repair must not speak for them any
+/// more, or their elements would outlive them and pass to the next owner of the address.
+fn leaving(records: &Records) -> BTreeSet<&SandboxId> {
+    let changes = records.operations.values().flat_map(|operation| match operation.phase {
+        Phase::Forward { .. } if operation.resume == Resume::Finish => operation.on_done.as_slice(),
+        Phase::Forward { .. } => &[],
+        Phase::Backward { .. } => operation.on_undone.as_slice(),
+    });
+    let removed = changes.filter_map(|change| match change {
+        Change::RemoveSandbox(id) => Some(id),
+        _ => None,
+    });
+    removed.collect()
 }
 
 /// Digest of any elements; see [`Ruleset::digest`].

@@ -7,9 +7,10 @@ use super::{
 use crate::{
     error::{OperationError, StoreError, WorldError},
     id::OperationId,
-    journal::{OperationRecord, Phase, Resume, Resumed},
+    journal::{OperationRecord, Phase, Resume, Resumed, Subject},
     plan::{Step, undo_of},
     record::{Change, Records},
+    time::Span,
     world::{Durability, World},
 };
 use alloc::{boxed::Box, format, string::String, vec::Vec};
@@ -87,6 +88,7 @@ async fn forward<W: World>(
     }
     for (number, step) in (0_u32..).zip(&operation.steps).skip(from as usize) {
         let failed = |cause: WorldError| (cause, name_of(step), number);
+        after_repair(world, step).await;
         let fact = perform(world, step).await.map_err(failed)?;
         let (now, wall) = (world.now(), world.wall());
         let id = operation.id.clone();
@@ -127,6 +129,7 @@ async fn backward<W: World>(world: &W, operation: &OperationRecord, count: u32) 
     let unreached = operation.steps.iter().skip(count as usize);
     let unreached = unreached.filter(|step| matches!(step, Step::AddElements(_))).filter_map(Step::undo);
     for step in unreached.chain(undo_of(&operation.steps, count as usize)) {
+        after_repair(world, &step).await;
         if let Err(error) = run_step(world, &step).await {
             tracing::error!(operation = %operation.kind, name = %operation.name, step = %step, error = %error, "undo failed");
             failures.push(format!("{step}: {error}"));
@@ -150,6 +153,28 @@ async fn backward<W: World>(world: &W, operation: &OperationRecord, count: u32) 
         failures.push(format!("{error}"));
     }
     failures
+}
+
+/// The longest that elements wait for a repair of the node; what it then puts back, the next pass takes out.
+const REPAIR_WAIT: Span = Span::from_secs(15);
+/// How often it is looked whether the repair has ended.
+const REPAIR_POLL: Span = Span::from_ms(5);
+
+/// Elements are removed after a repair of the node that was planned before, not under it: its ruleset still
+/// speaks for them. One that is planned later does not.
+async fn after_repair<W: World>(world: &W, step: &Step) {
+    if !matches!(step, Step::RemoveElements(_)) {
+        return;
+    }
+    let deadline = world.now().after(REPAIR_WAIT);
+    let repairing = |records: &Records| {
+        let current = records.node.as_ref().map(|node| node.daemon_generation);
+        let mut own = records.operations.values().filter(|open| Some(open.daemon_generation) == current);
+        own.any(|open| open.subjects.contains(&Subject::Node))
+    };
+    while world.read(repairing).await && world.now() < deadline {
+        world.sleep(REPAIR_POLL).await;
+    }
 }
 
 /// Does one step and writes down what it brought to light; for steps that no operation counts.
