@@ -65,6 +65,9 @@ pub fn run(command: &mut Command, deadline: Duration) -> Result<Output> {
 /// # Errors
 /// When the deadline has passed, and when the kernel refuses to wait.
 pub fn wait(child: &mut Child, deadline: Duration) -> Result<ExitStatus> {
+    if let Some(status) = child.try_wait()? {
+        return Ok(status);
+    }
     // SAFETY: pidfd_open(2) takes a pid and flags and returns a new descriptor or -1; no memory is involved.
     let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
     if raw < 0 {

@@ -175,6 +175,9 @@ fn removed(stage: &Stage, _: Process) -> Result<Option<bool>> {
 }
 
 fn pod_absent_or_whole(stage: &Stage, _: Process) -> Result<Option<bool>> {
+    if !stage.node.status()?.operations.is_empty() {
+        return Ok(None);
+    }
     if !stage.node.names("pod ls")?.iter().any(|name| name == "casket") {
         return Ok(Some(false));
     }
