@@ -5,8 +5,8 @@ use holdfast_sim::{generate, history::History};
 use std::{
     collections::BTreeMap,
     path::Path,
-    process::Command,
-    time::{SystemTime, UNIX_EPOCH},
+    process::{Command, Stdio},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 const SEEDS: u64 = 300;
@@ -32,13 +32,25 @@ fn one_seed_gives_one_trace_here_and_in_another_process() {
     distinct.sort();
     distinct.dedup();
     assert!(distinct.len() > 5, "seeds differ: {digests:?}");
-    let other = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "one_seed_gives_one_trace_here_and_in_another_process", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8(other.stdout).unwrap();
+    let said = said_by(
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "one_seed_gives_one_trace_here_and_in_another_process", "--nocapture"])
+            .env(CHILD, "1"),
+    );
     assert!(said.contains(&format!("digests {}", digests.join(","))), "another process said {said}");
+}
+
+/// What a command prints, if it ends in time.
+#[expect(clippy::disallowed_methods, reason = "it polls for the end, with a deadline")]
+fn said_by(command: &mut Command) -> String {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "the other process does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // It prints far less than a pipe holds, so it never waited for a reader.
+    std::io::read_to_string(child.stdout.take().unwrap()).unwrap()
 }
 
 #[test]
