@@ -58,7 +58,9 @@ pub fn measure(identity: &Arc<Identity>, runs: u32) -> Result<Commands> {
         let _ = podman.run("system reset --force");
         match result {
             Ok(times) => return Ok(times),
-            Err(error) => failure = Some(error),
+            Err(error) => {
+                failure.get_or_insert(error);
+            }
         }
     }
     Err(failure.context("no runtime was tried")?)
