@@ -20,8 +20,9 @@ use std::path::PathBuf;
 const PATH_DEFAULT: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// podman's default set, containers.conf(5) `default_capabilities`, and CAP_NET_RAW, so that the `ping` of any
-/// image works, whoever runs it. It reaches no further than the sandbox's own interfaces, and what is forged
-/// there ends at the port: the bridge table drops every packet whose source is not the port's own.
+/// image works: root's by itself, another user's where the image gives its file the capability. It reaches no
+/// further than the sandbox's own interfaces, and what is forged there ends at the port: the bridge table drops
+/// every packet whose addresses are not the port's own, and the bridge learns nothing from what a port sends.
 const CAPABILITIES: [Capability; 12] = [
     Capability::Chown,
     Capability::DacOverride,
