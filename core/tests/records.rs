@@ -6,6 +6,7 @@ mod support;
 
 use holdfast_core::{
     cure::Cure,
+    driver::node_from,
     id::{ContainerId, ImageId, OperationId},
     journal::{OperationKind, OperationRecord, Phase, Resume, Subject},
     plan::Step,
@@ -163,4 +164,52 @@ fn applying_what_was_stored_gives_the_same_records() {
         before.apply(change);
     }
     assert_eq!(before, after);
+}
+
+#[test]
+fn a_lost_node_record_hands_nothing_out_again() {
+    let mut records = node();
+    add_container(&mut records, &request("one"), 1);
+    let network = holdfast_core::ops::request::NetworkRequest { name: "back".into(), ..Default::default() };
+    let admission = holdfast_core::ops::network::create(&records, &network, &stamp(2)).unwrap();
+    carry(&mut records, admission);
+    let mut wanted = request("two");
+    (wanted.tenant, wanted.networks) = (Some("blue".into()), vec!["default".into(), "back".into()]);
+    add_container(&mut records, &wanted, 3);
+    let lost = records.node.take().unwrap();
+    let found = node_from(&records, [9; 11]);
+    assert_eq!(
+        (found.slot_next, found.group_next, found.network_next, found.ula_prefix),
+        (lost.slot_next, lost.group_next, lost.network_next, lost.ula_prefix)
+    );
+    // What an open operation still removes counts too, and so does the life that began it.
+    let mut operation = match samples().into_iter().find(|(name, _)| *name == "operation") {
+        Some((_, Change::Operation(operation))) => operation,
+        _ => panic!("an operation is among the samples"),
+    };
+    operation.steps = vec![Step::Detach(slot(40)), Step::RemoveNetwork(plan_of(&records, "back", 17))];
+    operation.daemon_generation = 6;
+    records.apply(Change::Operation(operation));
+    let found = node_from(&records, [9; 11]);
+    assert_eq!((found.slot_next, found.network_next, found.daemon_generation), (41, 18, 6));
+    records.apply(Change::Node(found));
+    add_container(&mut records, &request("three"), 5);
+    assert_eq!(holdfast_core::invariant::check_records(&records), vec![]);
+    // The very first start.
+    let first = node_from(&Records::default(), [9; 11]);
+    assert_eq!(
+        (first.slot_next, first.group_next, first.network_next, first.daemon_generation),
+        (1, 1, 0, 0)
+    );
+}
+
+fn plan_of(records: &Records, name: &str, index: u16) -> holdfast_core::plan::NetworkPlan {
+    let network = records.networks.values().find(|network| network.name == name).unwrap();
+    holdfast_core::plan::NetworkPlan {
+        id: network.id.clone(),
+        index,
+        gateway4: (network.gateway4, network.prefix4),
+        gateway6: (network.gateway6, 64),
+        mtu_bytes: 1500,
+    }
 }

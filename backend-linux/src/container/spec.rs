@@ -19,14 +19,18 @@ use std::path::PathBuf;
 /// What programs expect when nobody says otherwise; the value that podman and docker use.
 const PATH_DEFAULT: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// podman's default set, containers.conf(5) `default_capabilities`.
-const CAPABILITIES: [Capability; 11] = [
+/// podman's default set, containers.conf(5) `default_capabilities`, and CAP_NET_RAW, so that the `ping` of any
+/// image works: root's by itself, another user's where the image gives its file the capability. It reaches no
+/// further than the sandbox's own interfaces, and what is forged there ends at the port: the bridge table drops
+/// every packet whose addresses are not the port's own, and the bridge learns nothing from what a port sends.
+const CAPABILITIES: [Capability; 12] = [
     Capability::Chown,
     Capability::DacOverride,
     Capability::Fowner,
     Capability::Fsetid,
     Capability::Kill,
     Capability::NetBindService,
+    Capability::NetRaw,
     Capability::Setfcap,
     Capability::Setgid,
     Capability::Setpcap,
@@ -154,7 +158,7 @@ fn build(paths: &Paths, plan: &ContainerPlan) -> Result<Spec, OciSpecError> {
         .namespaces(namespaces(paths, plan)?)
         .masked_paths(strings(&MASKED))
         .readonly_paths(strings(&READ_ONLY))
-        // podman's default: ping works without CAP_NET_RAW, for the group of root; icmp(7).
+        // podman's default: ping works without CAP_NET_RAW too, for the group of root; icmp(7).
         .sysctl([("net.ipv4.ping_group_range".to_owned(), "0 0".to_owned())])
         .build()?;
     let mut spec = SpecBuilder::default()

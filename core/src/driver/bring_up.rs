@@ -86,6 +86,25 @@ pub struct BringUpReport {
     pub down: bool,
 }
 
+impl BringUpReport {
+    /// Whether it found anything to do, or went wrong; a look that found everything as recorded has one pass.
+    pub fn is_eventful(&self) -> bool {
+        self.passes > 1 || !(self.failed.is_empty() && self.resumed.is_empty() && self.errors.is_empty())
+    }
+}
+
+impl fmt::Display for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start => f.write_str("when the daemon started"),
+            Self::Up => f.write_str("when it was asked"),
+            Self::Death { who } => write!(f, "when the {who} had ended"),
+            Self::Timer => f.write_str("when it looked by itself"),
+            Self::Request => f.write_str("for a request"),
+        }
+    }
+}
+
 impl fmt::Display for BringUpReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.down {

@@ -13,6 +13,6 @@ pub use request::{
     create_network, create_pod, remove_container, remove_network, remove_pod, restart_container,
     run_container, start_container, stop_container,
 };
-pub use session::{Session, open_session};
+pub use session::{Session, node_from, open_session};
 pub use take_down::{DownReport, take_down};
 pub use verify::{ProbeResult, VerifyReport, may_reach, verify_networks};

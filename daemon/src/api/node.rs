@@ -4,7 +4,7 @@ use super::{
     App,
     body::Body,
     problem::Problem,
-    types::{DownRequest, Pong},
+    types::{DownRequest, Pong, UpReport},
 };
 use crate::node::{notify, world::Node};
 use axum::{Json, extract::State};
@@ -44,9 +44,13 @@ pub async fn status<N: Node>(State(app): Shared<N>) -> Result<Json<StatusReport>
 }
 
 /// `POST /v1/up`: answers when a bring-up that began after the request has ended.
-pub async fn up<N: Node>(State(app): Shared<N>) -> Result<Json<BringUpReport>, Problem> {
+pub async fn up<N: Node>(State(app): Shared<N>) -> Result<Json<UpReport>, Problem> {
     match app.supervisor.up().await {
-        Some(report) => Ok(Json(BringUpReport::clone(&report))),
+        Some(told) => {
+            let clone = |report: &Arc<BringUpReport>| BringUpReport::clone(report);
+            let before = told.before.iter().map(clone).collect();
+            Ok(Json(UpReport { report: clone(&told.report), before }))
+        }
         None => Err(Problem::new(503, "busy", "the daemon is ending")),
     }
 }

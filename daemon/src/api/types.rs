@@ -2,6 +2,7 @@
 
 use holdfast_core::{
     cure::Cure,
+    driver::BringUpReport,
     record::{
         AttachmentRecord, ContainerRecord, ImageRecord, NetworkRecord, Records, RunState, SandboxKind,
         SandboxRecord,
@@ -38,6 +39,18 @@ pub struct DownRequest {
     /// End the daemon too, unless a service manager would only start it again.
     #[serde(default)]
     pub end_daemon: bool,
+}
+
+/// `POST /v1/up`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UpReport {
+    /// The bring-up that began after the request.
+    #[serde(flatten)]
+    pub report: BringUpReport,
+    /// Bring-ups before it that did something and that nobody was told of yet, oldest first: what the daemon did
+    /// when it was started for this very request, above all.
+    #[serde(default)]
+    pub before: Vec<BringUpReport>,
 }
 
 /// One interface.

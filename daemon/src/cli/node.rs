@@ -1,9 +1,9 @@
 //! `up`, `down`, `status`.
 
 use super::{Context, args::Format, output, table, time};
-use crate::api::types::{DownRequest, Pong};
+use crate::api::types::{DownRequest, Pong, UpReport};
 use holdfast_core::{
-    driver::{BringUpReport, DownReport},
+    driver::DownReport,
     id::ProcessRef,
     status::{ContainerStatus, NodeState, StatusReport, WorkloadStatus},
     time::Wall,
@@ -18,11 +18,18 @@ const END_DEADLINE: Duration = Duration::from_secs(15);
 
 /// `up`.
 pub async fn up(context: &Context) -> anyhow::Result<u8> {
-    let report: BringUpReport = output::post(context, &["up"], &serde_json::json!({})).await?;
+    let told: UpReport = output::post(context, &["up"], &serde_json::json!({})).await?;
     match context.format {
-        Format::Json => output::json(&report)?,
-        Format::Table | Format::Name => outln!("{report}"),
+        Format::Json => output::json(&told)?,
+        Format::Table | Format::Name => {
+            for earlier in &told.before {
+                outln!("{}: {earlier}", earlier.trigger);
+            }
+            outln!("{}", told.report);
+        }
     }
+    // What went wrong before and is whole now is told, and is no failure of this command.
+    let report = told.report;
     let whole = report.converged && report.failed.is_empty() && report.errors.is_empty();
     Ok(if whole { 0 } else { EXIT_DEGRADED })
 }

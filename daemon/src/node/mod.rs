@@ -9,6 +9,7 @@ mod log;
 pub mod notify;
 pub mod stale;
 pub mod supervisor;
+mod untold;
 mod watch;
 pub mod world;
 

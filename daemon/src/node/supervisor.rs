@@ -2,6 +2,7 @@
 //! due, and on a slow timer. One bring-up at a time; whatever happens during one makes for one more.
 
 use super::{
+    untold::Untold,
     watch::{Watches, wanted},
     world::Node,
 };
@@ -28,7 +29,16 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// Requests that may wait for the next bring-up.
 const REQUESTS_LEN_MAX: usize = 256;
 
-type Answer = oneshot::Sender<Arc<BringUpReport>>;
+/// What somebody who asked is told.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The bring-up that began after they had asked.
+    pub report: Arc<BringUpReport>,
+    /// Bring-ups before it that did something and that nobody was told of, oldest first.
+    pub before: Vec<Arc<BringUpReport>>,
+}
+
+type Answer = oneshot::Sender<Told>;
 
 /// Asks the supervisor.
 #[derive(Clone, Debug)]
@@ -38,9 +48,9 @@ pub struct SupervisorHandle {
 }
 
 impl SupervisorHandle {
-    /// Brings the node up and comes back with the report of a bring-up that began after the call; `None` when
-    /// the daemon ends before that.
-    pub async fn up(&self) -> Option<Arc<BringUpReport>> {
+    /// Brings the node up and comes back with the report of a bring-up that began after the call, and with what
+    /// nobody was told yet; `None` when the daemon ends before that.
+    pub async fn up(&self) -> Option<Told> {
         let (answer, report) = oneshot::channel();
         self.requests.send(answer).await.ok()?;
         report.await.ok()
@@ -71,6 +81,8 @@ pub struct Supervisor<N> {
     waiting: Vec<Answer>,
     /// Who waits for the running one.
     served: Vec<Answer>,
+    /// What nobody waited for.
+    untold: Untold,
     running: Option<JoinHandle<BringUpReport>>,
     /// When the node is looked at again.
     next: Instant,
@@ -92,6 +104,7 @@ impl<N: Node> Supervisor<N> {
             pending: Some(Trigger::Start),
             waiting: Vec::new(),
             served: Vec::new(),
+            untold: Untold::default(),
             running: None,
             next: Instant::now() + PERIOD,
             retry: RETRY_FIRST,
@@ -175,11 +188,7 @@ impl<N: Node> Supervisor<N> {
                 } else {
                     tracing::debug!(%report, "bring-up");
                 }
-                let report = Arc::new(report);
-                for answer in self.served.drain(..) {
-                    // A client that hung up does not want it.
-                    let _ = answer.send(Arc::clone(&report));
-                }
+                self.tell(Arc::new(report));
                 self.next = Instant::now() + self.until(due).min(self.period());
                 failed
             }
@@ -194,6 +203,20 @@ impl<N: Node> Supervisor<N> {
             self.retry = (self.retry * 2).min(PERIOD);
         } else {
             self.retry = RETRY_FIRST;
+        }
+    }
+
+    /// Answers who waits. A client that hung up was not told.
+    fn tell(&mut self, report: Arc<BringUpReport>) {
+        let told = Told { report: Arc::clone(&report), before: self.untold.all() };
+        let mut heard = false;
+        for answer in self.served.drain(..) {
+            heard |= answer.send(told.clone()).is_ok();
+        }
+        if heard {
+            self.untold.told();
+        } else {
+            self.untold.keep(report);
         }
     }
 
