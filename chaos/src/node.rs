@@ -268,11 +268,11 @@ impl Node {
     /// # Errors
     /// When it fails, or is not what a status is.
     pub fn status(&self) -> Result<Status> {
-        // A node that is not whole is a failure to a script, and still says all it knows.
+        // A node that is not whole says so with its exit code too, and tells what it is all the same.
         let output = self.try_cli(&["--format", "json", "status"])?;
         let value = match serde_json::from_str(&output.stdout) {
             Ok(value) => value,
-            Err(_) => bail!("holdfast status: {}: {}", output.status, output.stderr.trim()),
+            Err(_) => bail!("holdfast status: {}: {}{}", output.status, output.stdout, output.stderr),
         };
         Status::parse(&value).with_context(|| format!("holdfast status printed {value}"))
     }

@@ -44,7 +44,7 @@ impl Inside {
     /// The namespaces of exactly this pin; a new user namespace without one.
     ///
     /// # Errors
-    /// `Missing` when the pin is dead, `Denied` when procfs does not let its namespaces be opened.
+    /// `Transient` when the pin is dead (another takes its place), `Denied` when procfs does not let its namespaces be opened.
     pub(crate) fn of(pin: Option<&ProcessRef>) -> Result<Self, ContainerError> {
         let Some(pin) = pin else { return Ok(Self::Mapped) };
         let mut fds = Vec::with_capacity(Kind::ENTER_ORDER.len());
@@ -52,7 +52,12 @@ impl Inside {
             let fd = open_namespace(pin, kind)
                 .map_err(|error| io_fail("open a namespace of", format!("the pin ({pin})"), error))?
                 .ok_or_else(|| {
-                    fail(Class::Missing, "enter the namespaces of", format!("the pin ({pin})"), "it is dead")
+                    fail(
+                        Class::Transient,
+                        "enter the namespaces of",
+                        format!("the pin ({pin})"),
+                        "it is dead",
+                    )
                 })?;
             fds.push((fd, kind.clone_flag().bits()));
         }

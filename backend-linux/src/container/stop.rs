@@ -221,26 +221,48 @@ impl LinuxContainers {
         Ok(())
     }
 
-    /// See [`holdfast_core::world::Containers::clean_container`].
+    /// See [`holdfast_core::world::Containers::clean_container`]: this start and every one before it, because a daemon
+    /// may have died between counting a start and cleaning up after the last.
     pub(super) async fn clean(
         &self,
         id: &ContainerId,
         incarnation: u32,
         pin: Option<&ProcessRef>,
     ) -> Result<(), ContainerError> {
-        let files = Files::of(&self.paths, id, incarnation);
-        let located = self.settle(&files).await?;
+        let mut starts = self.incarnations(id);
+        starts.retain(|start| *start < incarnation);
+        starts.push(incarnation);
+        for start in starts {
+            self.clean_one(&Files::of(&self.paths, id, start), pin).await?;
+        }
+        Ok(())
+    }
+
+    async fn clean_one(&self, files: &Files, pin: Option<&ProcessRef>) -> Result<(), ContainerError> {
+        let id = &files.id;
+        let located = self.settle(files).await?;
         if let Some(init) = located.init.as_ref().filter(|init| is_alive(init)) {
             return Err(fail(Class::Conflict, "clean", id.as_str(), format!("its process ({init}) lives"))
                 .with_remedy("stop it first"));
         }
-        self.delete(&files, &located, pin).await?;
+        self.delete(files, &located, pin).await?;
         match std::fs::remove_dir_all(&files.bundle) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(io_fail("delete the bundle of", id.as_str(), error))
             }
             _ => Ok(()),
         }
+    }
+
+    /// The starts that have files, oldest first.
+    fn incarnations(&self, id: &ContainerId) -> Vec<u32> {
+        let Ok(entries) = std::fs::read_dir(self.paths.container(id.as_str()).join("run")) else {
+            return Vec::new();
+        };
+        let mut starts: Vec<u32> =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        starts.sort_unstable();
+        starts
     }
 
     /// See [`holdfast_core::world::Containers::remove_files`].
@@ -278,13 +300,10 @@ impl LinuxContainers {
 
     /// An incarnation whose process lives.
     fn living_incarnation(&self, id: &ContainerId) -> Option<(u32, ProcessRef)> {
-        let entries = std::fs::read_dir(self.paths.container(id.as_str()).join("run")).ok()?;
-        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()).find_map(
-            |incarnation| {
-                let init = Files::of(&self.paths, id, incarnation).locate().init?;
-                is_alive(&init).then_some((incarnation, init))
-            },
-        )
+        self.incarnations(id).into_iter().find_map(|incarnation| {
+            let init = Files::of(&self.paths, id, incarnation).locate().init?;
+            is_alive(&init).then_some((incarnation, init))
+        })
     }
 }
 

@@ -18,13 +18,13 @@ use tokio::process::Command;
 /// is to have is handed over by a later `pre_exec`, which clears its CLOEXEC.
 ///
 /// # Errors
-/// `Missing` when the pin is dead.
+/// `Transient` when the pin is dead: another takes its place.
 pub fn command_inside(pin: &ProcessRef, program: impl AsRef<OsStr>) -> Result<Command, KeeperError> {
     let fail =
         |class, cause: String| KeeperError::new(class, "enter namespaces", format!("of pin ({pin})"), cause);
     let pidfd = open_pidfd(pin)
         .map_err(|error| fail(Class::Exhausted, error.to_string()))?
-        .ok_or_else(|| fail(Class::Missing, "it is dead".to_owned()))?;
+        .ok_or_else(|| fail(Class::Transient, "it is dead".to_owned()))?;
     let flags = Kind::ENTER_ORDER.iter().fold(CloneFlags::empty(), |flags, kind| flags | kind.clone_flag());
     let mut command = Command::new(program);
     let enter = move || {

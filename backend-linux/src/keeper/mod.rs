@@ -74,7 +74,7 @@ impl LinuxKeepers {
     /// See [`command_inside`].
     ///
     /// # Errors
-    /// `Missing` when the pin is dead.
+    /// `Transient` when the pin is dead: another takes its place.
     pub fn command_inside(
         &self,
         pin: &ProcessRef,

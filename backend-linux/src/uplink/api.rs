@@ -15,6 +15,8 @@ use tokio::{
     net::UnixStream,
 };
 
+/// How often a helper is asked again whose backlog is full.
+const BACKLOG_POLL: Duration = Duration::from_millis(2);
 /// How long one request may take; it takes well under a millisecond.
 const API_DEADLINE: Duration = Duration::from_secs(2);
 /// The largest answer, in bytes: some 10,000 forwarded ports.
@@ -147,11 +149,24 @@ impl Api {
         tokio::time::timeout(API_DEADLINE, self.converse(command)).await.map_err(|_| ApiError::Late)?
     }
 
+    /// Connects; waits while the helper's backlog is full, for which connect(2) says EAGAIN on a unix socket. The
+    /// deadline of the whole call bounds it.
+    async fn connect(&self) -> io::Result<UnixStream> {
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(BACKLOG_POLL).await
+                }
+                connected => return connected,
+            }
+        }
+    }
+
     async fn converse<T: for<'de> Deserialize<'de>>(
         &self,
         command: &Command,
     ) -> Result<(T, Option<ProcessRef>), ApiError> {
-        let mut stream = UnixStream::connect(&self.socket).await?;
+        let mut stream = self.connect().await?;
         let credentials = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
         if credentials.uid() != nix::unistd::getuid().as_raw() {
             return Err(ApiError::Malformed(format!("uid {} serves the socket", credentials.uid())));

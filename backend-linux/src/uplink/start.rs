@@ -50,7 +50,7 @@ pub(super) async fn start(
     let fail = |class, cause: String| UplinkError::new(class, "start", "slirp4netns", cause);
     let namespaces = namespaces_of(pin)
         .map_err(|error| fail(Class::Denied, format!("pin ({pin}): {error}")))?
-        .ok_or_else(|| fail(Class::Missing, format!("pin ({pin}) is dead")))?;
+        .ok_or_else(|| fail(Class::Transient, format!("pin ({pin}) is dead")))?;
     let io = |error: std::io::Error| fail(Class::Transient, error.to_string());
     stale::clear_path(api.socket()).map_err(io)?;
     let log_path = log_path(paths);

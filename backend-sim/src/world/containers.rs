@@ -131,7 +131,7 @@ fn start(node: &mut Node, plan: &ContainerPlan, pin: &ProcessRef) -> Result<Star
     }
     let inside = node.inside_of(pin);
     let (Some(user), Some(net), Some(mount)) = (inside.user, inside.net, inside.mount) else {
-        return Err((Class::Missing, "the pin is dead".to_owned()));
+        return Err((Class::Transient, "the pin is dead".to_owned()));
     };
     let missing = || (Class::Missing, format!("sandbox {} is not bound", plan.sandbox));
     let mounts = node.namespaces.mounts_mut(mount).ok_or_else(missing)?;

@@ -168,7 +168,7 @@ fn hold_descriptors(node: &mut Node, pin: &ProcessRef) {
 
 fn start_control(node: &mut Node, pin: &ProcessRef) -> Result<ProcessRef, Refused> {
     let Some(member) = node.processes.get(pin).map(|process| process.member.clone()) else {
-        return Err((Class::Missing, "the pin is dead".to_owned()));
+        return Err((Class::Transient, "the pin is dead".to_owned()));
     };
     if let Some(Process { reference, role, member: of, .. }) = node.control() {
         return match role {

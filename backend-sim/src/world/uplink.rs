@@ -59,7 +59,7 @@ fn observe(node: &Node, hint: Option<&ProcessRef>) -> UplinkObserved {
 
 fn start(node: &mut Node, pin: &ProcessRef) -> Result<ProcessRef, Refused> {
     let Some(member) = node.processes.get(pin).map(|process| process.member.clone()) else {
-        return Err((Class::Missing, "the pin is dead".to_owned()));
+        return Err((Class::Transient, "the pin is dead".to_owned()));
     };
     let router = node.namespaces.find(&member, |content| matches!(content, Content::Router(_)));
     let router = router.ok_or_else(|| (Class::Missing, "the pin is in no router".to_owned()))?;
