@@ -17,7 +17,7 @@ help: ## Explain the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'Variables: SCENARIOS="pin_kill replug" (chaos), SEEDS=100 (sim), RUNS=30 (bench),'
+	@echo 'Variables: SCENARIOS="pin_kill replug" (chaos), SEEDS=2000 FROM=0 (sim), RUNS=30 (bench),'
 	@echo '           HOLDFAST_TEST_USER=holdfast (whom the node runs as when make runs as root).'
 
 setup: ## Install what is missing (Debian packages, node user, /dev/net/tun); safe to repeat
@@ -37,7 +37,7 @@ demo: setup build ## Run a node, kill everything it is made of, and watch the wo
 test: setup lint ## Lint, then every test, end-to-end tests on the real kernel included
 	$(CARGO) build --locked --workspace --bins
 	HOLDFAST_BIN=$(abspath $(TARGET_DIR))/debug/holdfast HOLDFAST_CHAOS_BIN=$(abspath $(TARGET_DIR))/debug/holdfast-chaos \
-		$(CARGO) test --locked --workspace 2>&1 | scripts/test-total.sh
+		$(CARGO) test --locked --workspace --no-fail-fast 2>&1 | scripts/test-total.sh
 
 lint: setup-lint ## Formatting, clippy with warnings denied, licences, bans and sources
 	$(CARGO) fmt --all -- --check
@@ -47,8 +47,8 @@ lint: setup-lint ## Formatting, clippy with warnings denied, licences, bans and 
 fmt: ## Format the sources
 	$(CARGO) fmt --all
 
-sim: ## Run the simulated node under faults (SEEDS=… for more)
-	HOLDFAST_SIM_SEEDS=$(or $(SEEDS),1000) $(CARGO) test --locked -p holdfast-sim -p holdfast-core
+sim: ## Run seeded histories on the simulated node (SEEDS=2000 FROM=0), and a kill at every step of each scenario
+	SEEDS=$(or $(SEEDS),2000) FROM=$(or $(FROM),0) $(CARGO) test --locked -p holdfast-sim
 
 chaos: setup build ## Real kills on a real node; SCENARIOS="…" picks some
 	$(TARGET_DIR)/release/holdfast-chaos run $(SCENARIOS)
