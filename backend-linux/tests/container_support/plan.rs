@@ -57,8 +57,8 @@ pub async fn every_field_of_the_plan_shows_in_the_container() {
     ] {
         has(needle);
     }
-    // podman's default set, as the kernel prints it.
-    has("CapEff:\t00000000800405fb");
+    // podman's default set and CAP_NET_RAW, as the kernel prints them.
+    has("CapEff:\t00000000800425fb");
     assert!(text.ends_with("\n0"), "/proc/timer_list is not masked:\n{text}");
     assert!(data.join("made").exists());
     assert!(!node.rootfs.join("tmp/x").exists(), "the lower layer was written");
