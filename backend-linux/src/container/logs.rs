@@ -170,6 +170,10 @@ fn tail_offset(file: File, tail: usize) -> io::Result<u64> {
         }
         offset += read;
     }
-    let unfinished = open.iter().flatten().copied();
-    Ok(starts.iter().copied().chain(unfinished).min().unwrap_or(offset))
+    // A last line without its end is an entry like another.
+    let mut unfinished: Vec<u64> = open.into_iter().flatten().collect();
+    unfinished.sort_unstable();
+    starts.extend(unfinished);
+    let last = starts.iter().skip(starts.len().saturating_sub(tail));
+    Ok(last.min().copied().unwrap_or(offset))
 }
