@@ -53,14 +53,16 @@ impl Client {
         deadline: Duration,
     ) -> anyhow::Result<T> {
         let bytes = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
+        // What changes nothing, or nothing more the second time, can be asked of the next daemon as well.
+        let repeatable = method == Method::GET || path == ["up"];
         let mut request =
             Request::builder().method(method).uri(uri(path, query)).header(header::HOST, "holdfast");
         if !bytes.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        let request = request.body(Body::from(bytes))?;
+        let request = request.body(bytes)?;
         let answer = async {
-            let response = self.send(request).await?;
+            let response = self.send_to_next(request, if repeatable { RETRIES_MAX } else { 0 }).await?;
             http_body_util::Limited::new(response.into_body(), ANSWER_BYTES_MAX)
                 .collect()
                 .await
@@ -85,6 +87,24 @@ impl Client {
     pub async fn send(&self, request: Request<Body>) -> anyhow::Result<Response<Incoming>> {
         let stream = self.connect().await?;
         exchange(stream, request).await
+    }
+
+    /// Sends a request, again when the daemon dies over it: a killed daemon's socket takes connections until the
+    /// last of its threads is gone, and the next connection starts another daemon.
+    async fn send_to_next(
+        &self,
+        request: Request<Vec<u8>>,
+        mut retries: u32,
+    ) -> anyhow::Result<Response<Incoming>> {
+        loop {
+            match self.send(request.clone().map(Body::from)).await {
+                Err(error) if retries > 0 && error.is::<hyper::Error>() => {
+                    retries -= 1;
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Waits until nobody listens any more; whether that came before the deadline.
@@ -114,6 +134,10 @@ impl Client {
         }
     }
 }
+
+/// How often a request that can be repeated is sent again when the daemon dies over it, and how soon.
+const RETRIES_MAX: u32 = 50;
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether a daemon answers at the socket.
 pub async fn answers(paths: &Paths) -> bool {
