@@ -149,13 +149,6 @@ fn fetches(node: &Node, from: Process, address: &str) -> Result<bool> {
     Ok(output.status.success())
 }
 
-/// Whether an echo request is answered.
-fn pings(node: &Node, from: &str, address: &str) -> Result<bool> {
-    let family = if address.contains(':') { "-6" } else { "-4" };
-    let output = node.try_cli(&["exec", from, "ping", family, "-c", "1", "-W", "1", address])?;
-    Ok(output.status.success())
-}
-
 pub fn isolation(context: &Context) -> Result<()> {
     let stage = stage(context)?;
     let node = &stage.node;
@@ -193,11 +186,8 @@ pub fn isolation(context: &Context) -> Result<()> {
                 let may = from_tenant == *to_tenant && from_networks.contains(&network);
                 for family in ["/ipv4", "/ipv6"] {
                     let at = text(address, family);
-                    let got = (fetches(node, inits[from], at)?, pings(node, from, at)?);
-                    if got != (may, may) {
-                        wrong.push(format!(
-                            "{from} to {to} at {at} on {network}: may {may}, TCP and ping {got:?}"
-                        ));
+                    if fetches(node, inits[from], at)? != may {
+                        wrong.push(format!("{from} to {to} at {at} on {network}: it may is {may}"));
                     }
                 }
             }
