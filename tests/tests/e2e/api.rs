@@ -3,7 +3,7 @@
 use crate::{
     http::{self, Answer},
     runner::Context,
-    support::{IMAGE, pause, stage, text, whole},
+    support::{IMAGE, own_copy, pause, stage, text, whole},
 };
 use anyhow::{Context as _, Result, ensure};
 use holdfast_chaos::{command, node::Node};
@@ -24,9 +24,7 @@ pub fn socket_is_private(context: &Context) -> Result<()> {
     ensure!(fs::metadata(directory)?.mode() & 0o077 == 0, "others may look into {}", directory.display());
     ensure!(fs::metadata(&node.root)?.mode() & 0o077 == 0, "others may look into {}", node.root.display());
     // Another user: the first of the subordinate ids, which needs no root. newuidmap(1) gives it.
-    let copy = node.scratch.path().join("peer");
-    fs::copy(std::env::current_exe().or_else(|_| fs::read_link("/proc/self/exe"))?, &copy)?;
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    let copy = own_copy(node)?;
     fs::set_permissions(node.scratch.path(), fs::Permissions::from_mode(0o711))?;
     // The runner's directory, of this user too.
     let runners = node.scratch.path().parent().context("no parent")?;

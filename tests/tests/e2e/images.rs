@@ -60,9 +60,11 @@ pub fn load_list_remove(context: &Context) -> Result<()> {
     }
     ensure!(names()?.len() == 2, "{:?}", names()?);
     node.sh("image rm plain:2")?;
-    for (what, bytes) in
-        [("rubbish", vec![7_u8; 4096]), ("cut", bytes[..bytes.len() / 2].to_vec()), ("empty", Vec::new())]
-    {
+    for (what, bytes) in [
+        ("rubbish", vec![7_u8; 4096]),
+        ("cut", bytes[..bytes.len() / 2].to_vec()),
+        ("text", b"hello, this is no archive\n".to_vec()),
+    ] {
         let file = node.scratch.path().join(what);
         fs::write(&file, bytes)?;
         let said = node.refused(&format!("image load --name bad {}", file.display()))?;

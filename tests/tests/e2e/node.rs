@@ -30,7 +30,10 @@ pub fn up_is_idempotent(context: &Context) -> Result<()> {
 
 /// Every process that `status` says runs must live under that pid and start time.
 fn check_status_against_proc(stage: &Stage, dead: &[Process]) -> Result<()> {
-    let status = stage.node.json("status")?;
+    // A node that is being mended says so with its exit code too.
+    let output = stage.node.try_cli(&["--format", "json", "status"])?;
+    let status: serde_json::Value =
+        serde_json::from_str(&output.stdout).with_context(|| format!("status printed {output:?}"))?;
     for entry in status["processes"].as_array().context("no processes")? {
         let Some(pid) = entry.pointer("/process/pid").and_then(serde_json::Value::as_u64) else { continue };
         let ticks = entry.pointer("/process/start_time_ticks").and_then(serde_json::Value::as_u64);

@@ -1,6 +1,8 @@
-//! A connection to the node's socket by somebody else: this program, run as another user.
+//! What this program does as somebody else: another user at the node's socket, or a client inside a workload's
+//! network.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use holdfast_chaos::traffic::http_get;
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
@@ -25,4 +27,12 @@ pub fn connect(socket: &str) -> Result<ExitCode> {
     let _ = stream.read_to_end(&mut answer);
     println!("answer: {}", String::from_utf8_lossy(&answer));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks for the page at `address`; succeeds if it comes.
+pub fn fetch(address: &str) -> Result<ExitCode> {
+    let address: std::net::SocketAddr = address.parse().context("an address and a port")?;
+    let got = http_get(address, Duration::from_millis(700));
+    println!("{got:?}");
+    Ok(if got.is_ok_and(|page| page == "held fast\n") { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

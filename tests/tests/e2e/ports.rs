@@ -45,7 +45,7 @@ pub fn answers_at_once(context: &Context) -> Result<()> {
     answers(port)?;
     ensure!(node.container("web")?.interfaces == web.interfaces, "web moved");
     // A port of the node's choice is told; UDP goes through as well.
-    let script = "while :; do echo pong | nc -u -l -p 53 -w 1; done";
+    let script = "while :; do nc -u -l -p 53 -w 1 -e cat; done";
     node.cli(&["run", "-d", "--name", "udp", "-p", "127.0.0.1:0:53/udp", IMAGE, "sh", "-c", script])?;
     let chosen = node.json("inspect udp")?.pointer("/ports/0/host_port").and_then(serde_json::Value::as_u64);
     let chosen = u16::try_from(chosen.context("no port is told")?)?;
@@ -54,7 +54,7 @@ pub fn answers_at_once(context: &Context) -> Result<()> {
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
     let mut buffer = [0; 16];
     poll::until("an answer over UDP", HEAL_DEADLINE, || {
-        socket.send_to(b"ping\n", ("127.0.0.1", chosen))?;
+        socket.send_to(b"pong\n", ("127.0.0.1", chosen))?;
         Ok(socket.recv(&mut buffer).ok().filter(|count| buffer[..*count].starts_with(b"pong")).map(drop))
     })?;
     node.sh("rm --force web")?;

@@ -77,7 +77,7 @@ pub fn run(cases: &[Case], arguments: &[String]) -> Result<ExitCode> {
                 println!("test {} ... ignored, NOT TRIED: it needs {missing}", case.name);
             }
             Verdict::Fail(cause) => {
-                println!("test {} ... FAILED ({seconds:.1} s)", case.name);
+                println!("test {} ... FAILED ({seconds:.1} s)\n    {cause}", case.name);
                 failures.push(format!("{}: {cause}", case.name));
             }
         }
