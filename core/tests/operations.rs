@@ -445,3 +445,44 @@ fn the_beginning_of_an_identity_counts_unless_it_is_ambiguous() {
     assert_eq!(find("ab").unwrap_err().code, RefusalCode::NotFound);
     assert_eq!(find("").unwrap_err().code, RefusalCode::NotFound);
 }
+
+#[test]
+fn each_broken_invariant_is_named() {
+    let mut records = node();
+    let mut wanted = request("one");
+    wanted.ports = vec![port(8080)];
+    add_container(&mut records, &wanted, 1);
+    wanted.name = Some("two".into());
+    wanted.ports = vec![port(9090)];
+    add_container(&mut records, &wanted, 2);
+    assert_eq!(check_records(&records), []);
+    let ids: Vec<_> = records.sandboxes.keys().cloned().collect();
+    let first = records.sandboxes[&ids[0]].clone();
+    type Break = fn(&mut holdfast_core::record::SandboxRecord, &holdfast_core::record::SandboxRecord);
+    let breaks: &[(&str, Break)] = &[
+        ("one_owner_per_address", |it, other| it.attachments[0].ipv4 = other.attachments[0].ipv4),
+        ("one_owner_per_slot", |it, other| it.attachments[0].slot = other.attachments[0].slot),
+        ("one_owner_per_slot", |it, _| it.attachments[0].slot = slot(1_000)),
+        ("one_owner_per_port", |it, other| it.ports[0].spec.host_port = other.ports[0].spec.host_port),
+        ("one_owner_per_port", |it, other| it.ports[0].router_port = other.ports[0].router_port),
+        ("one_owner_per_name", |it, other| it.name = other.name.clone()),
+        ("addresses_lie_in_their_network", |it, _| it.attachments[0].ipv4 = address("192.168.0.9")),
+        ("groups_do_not_mix", |it, _| it.tenant = holdfast_core::id::Tenant::from_raw("red")),
+    ];
+    for (invariant, change) in breaks {
+        let mut broken = records.clone();
+        let mut second = broken.sandboxes[&ids[1]].clone();
+        change(&mut second, &first);
+        broken.apply(Change::Sandbox(second));
+        let found = check_records(&broken);
+        assert!(found.iter().any(|violation| violation.invariant == *invariant), "{invariant}: {found:?}");
+    }
+    let mut broken = records.clone();
+    broken.apply(Change::RemoveSandbox(ids[0].clone()));
+    assert_eq!(check_records(&broken)[0].invariant, "members_have_a_sandbox");
+    let mut network = records.networks.values().next().unwrap().clone();
+    network.id = holdfast_core::id::NetworkId::from_raw("copy");
+    network.name = "copy".into();
+    records.apply(Change::Network(network));
+    assert!(check_records(&records).iter().any(|violation| violation.invariant == "one_owner_per_subnet"));
+}

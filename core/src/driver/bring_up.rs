@@ -10,6 +10,7 @@ use crate::{
     cure::Cure,
     error::WorldError,
     id::{self, OperationId, SandboxId},
+    invariant::{Violation, check_records},
     journal::{OperationKind, OperationRecord, Phase, Resume, Resumed, Subject},
     observed::{Basis, ControlObserved, Observed},
     ops::{busy_subjects, snapshot},
@@ -454,6 +455,13 @@ impl<'a, W: World> Run<'a, W> {
             .filter(|name| self.looked && !self.unproven.contains(*name))
             .cloned()
             .collect();
+        if self.report.passes > 1 {
+            // Something was done: the records must still make sense, or the report is not to be trusted.
+            let broken = self.world.read(check_records).await;
+            let broken =
+                broken.into_iter().map(|Violation { invariant, detail }| format!("{invariant}: {detail}"));
+            self.report.errors.extend(broken);
+        }
         if !cured.is_empty() {
             let written = commit(self.world, Durability::Process, |records| cure_changes(records, &cured));
             if let Err(error) = written.await {
