@@ -100,7 +100,6 @@ pub fn bad_requests(context: &Context) -> Result<()> {
         ("GET", "/v1/containers/none", String::new(), 404, "not_found", "none"),
         ("DELETE", "/v1/containers/taken", String::new(), 409, "wrong_state", "taken"),
         ("DELETE", "/v1/containers/taken?froce=true", String::new(), 400, "invalid", "froce"),
-        ("POST", "/v1/containers/taken/start", String::new(), 409, "wrong_state", "taken"),
         ("GET", "/v1/containers?color=red", String::new(), 400, "invalid", "color"),
         ("DELETE", "/v1/networks/default", String::new(), 409, "in_use", "default"),
         ("POST", "/v1/networks", r#"{"name":"n","spec":{"color":1}}"#.to_owned(), 400, "invalid", "color"),

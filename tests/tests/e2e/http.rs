@@ -33,17 +33,24 @@ pub fn request(node: &Node, method: &str, path: &str, body: &[u8]) -> Result<Ans
          content-length: {}\r\n\r\n",
         body.len()
     );
-    raw(node, &[head.as_bytes(), body].concat())
+    exchange(node, &[head.as_bytes(), body].concat(), false)
 }
 
-/// Whatever bytes.
+/// Whatever bytes, and nothing after them.
 pub fn raw(node: &Node, bytes: &[u8]) -> Result<Answer> {
+    exchange(node, bytes, true)
+}
+
+/// A client that closes its half has gone, for the server: it need not answer.
+fn exchange(node: &Node, bytes: &[u8], close: bool) -> Result<Answer> {
     let mut stream = UnixStream::connect(socket(node)?)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     stream.set_write_timeout(Some(Duration::from_secs(20)))?;
     // A server may refuse before it has read everything, and close: its answer counts.
     let _ = stream.write_all(bytes);
-    let _ = stream.shutdown(std::net::Shutdown::Write);
+    if close {
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+    }
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {

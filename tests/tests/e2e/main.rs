@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--case", name] => runner::play(CASES, name),
-        ["--fetch", address] => peer::fetch(address),
+        ["--fetch", address, deadline_ms] => peer::fetch(address, deadline_ms),
         ["--connect", socket] => peer::connect(socket),
         _ => runner::run(CASES, &arguments),
     };

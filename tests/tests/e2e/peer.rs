@@ -29,10 +29,10 @@ pub fn connect(socket: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks for the page at `address`; succeeds if it comes.
-pub fn fetch(address: &str) -> Result<ExitCode> {
+/// Asks for the page at `address`, for so many milliseconds; succeeds if it comes.
+pub fn fetch(address: &str, deadline_ms: &str) -> Result<ExitCode> {
     let address: std::net::SocketAddr = address.parse().context("an address and a port")?;
-    let got = http_get(address, Duration::from_millis(700));
+    let got = http_get(address, Duration::from_millis(deadline_ms.parse()?));
     println!("{got:?}");
     Ok(if got.is_ok_and(|page| page == "held fast\n") { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

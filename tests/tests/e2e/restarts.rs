@@ -4,7 +4,7 @@ use crate::{
     runner::Context,
     support::{IMAGE, pause, stage},
 };
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use holdfast_chaos::{
     poll,
     process::{self, Process},
@@ -69,6 +69,15 @@ pub fn abrupt_kill(context: &Context) -> Result<()> {
     let node = &stage.node;
     pause(node, "always", "--restart always")?;
     pause(node, "mortal", "")?;
+    let ended = |name: &str| {
+        let mut last = String::new();
+        let found = poll::until("the end to be noticed", Duration::from_secs(10), || {
+            let now = node.container(name)?;
+            last = format!("{} {:?}, init {:?}", now.state, now.exit_code, now.init);
+            Ok((now.state == "exited").then_some(now))
+        });
+        found.with_context(|| format!("last seen: {last}"))
+    };
     let always = node.await_running("always", HEAL_DEADLINE)?;
     let mortal = node.await_running("mortal", HEAL_DEADLINE)?;
     process::kill_all(&[always.running()?, mortal.running()?])?;
@@ -78,20 +87,20 @@ pub fn abrupt_kill(context: &Context) -> Result<()> {
     })?;
     ensure!(back.interfaces == always.interfaces, "{:?} became {:?}", always.interfaces, back.interfaces);
     ensure!(back.restarts == 1, "{} restarts", back.restarts);
-    let dead = poll::until("the end to be noticed", HEAL_DEADLINE, || {
-        let now = node.container("mortal")?;
-        Ok((now.state == "exited").then_some(now))
-    })?;
+    let dead = ended("mortal").context("init was killed")?;
     ensure!(dead.exit_code == Some(137) && dead.restarts == 0, "{dead:?}");
-    // Its monitor dies with it: nobody can read the code, and nobody may invent one.
+    // Its monitor dies with it: nobody can tell how it ended, and nobody may invent a code. It is recovered like
+    // a workload that a crash took, or stays ended with its code unknown.
     node.sh("start mortal")?;
     let again = node.await_running("mortal", HEAL_DEADLINE)?;
     let victims: Vec<Process> = [again.monitor, again.init].into_iter().flatten().collect();
     process::kill_all(&victims)?;
-    let dead = poll::until("the end to be noticed", HEAL_DEADLINE, || {
+    let after = poll::until("the end of init and monitor to be noticed", HEAL_DEADLINE, || {
         let now = node.container("mortal")?;
-        Ok((now.state == "exited").then_some(now))
+        let recovered = now.init != again.init && now.init.is_some_and(Process::is_alive);
+        Ok((recovered || now.state == "exited").then_some(now))
     })?;
-    ensure!(dead.exit_code.is_none(), "an exit code that nobody read: {dead:?}");
+    ensure!(after.exit_code.is_none(), "an exit code that nobody read: {after:?}");
+    ensure!(after.interfaces == mortal.interfaces, "{:?} became {:?}", mortal.interfaces, after.interfaces);
     stage.finish()
 }

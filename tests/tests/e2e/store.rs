@@ -2,7 +2,7 @@
 
 use crate::{
     runner::Context,
-    support::{IMAGE, pause, stage, text, whole},
+    support::{IMAGE, pause, stage, status, text, whole},
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use holdfast_chaos::{
@@ -56,16 +56,16 @@ pub fn corrupt_and_newer_records(context: &Context) -> Result<()> {
             .execute("UPDATE records SET version = 9999 WHERE kind = 'container' AND id = ?1", [&ids[2]])?;
         Ok(())
     })?;
-    let status = node.json("status")?;
-    let quarantined = status["quarantined"].as_array().context("no quarantine")?;
+    let told = status(node)?;
+    let quarantined = told["quarantined"].as_array().context("no quarantine")?;
     for id in &ids[1..] {
         ensure!(
             quarantined.iter().any(|one| text(one, "/id") == id),
             "{id} is not reported: {quarantined:?}"
         );
     }
-    ensure!(text(&status, "/state") == "degraded", "{}", status["state"]);
-    let degraded = status["degraded"].to_string();
+    ensure!(text(&told, "/state") == "degraded", "{}", told["state"]);
+    let degraded = told["degraded"].to_string();
     ensure!(degraded.contains(&ids[1]) && degraded.contains(&ids[2]), "{degraded}");
     ensure!(node.container("good")?.init == Some(inits[0]), "the good one was touched");
     pause(node, "later", "").context("the node no longer serves")?;
@@ -104,8 +104,8 @@ pub fn damaged_database(context: &Context) -> Result<()> {
     }
     std::fs::write(node.root.join("holdfast.db"), vec![0x55; 64 << 10])?;
     node.up().context("a damaged database must not keep the node down")?;
-    let status = node.json("status")?;
-    ensure!(!status["quarantined"].as_array().context("none")?.is_empty(), "nothing is told of it: {status}");
+    let told = status(node)?;
+    ensure!(!told["quarantined"].as_array().context("none")?.is_empty(), "nothing is told of it: {told}");
     let aside: Vec<String> = std::fs::read_dir(&node.root)?
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -154,7 +154,7 @@ pub fn full_disk(context: &Context) -> Result<()> {
         let said = node.refused(&line)?.to_lowercase();
         ensure!(said.contains("space") || said.contains("full"), "{line}: {said}");
     }
-    node.sh("status")?;
+    status(node)?;
     node.sh("stop --time 1 stops")?;
     node.sh("rm stops")?;
     ensure!(node.names("ps --all")? == ["stays"], "{:?}", node.names("ps --all")?);

@@ -96,3 +96,9 @@ pub fn own_copy(node: &Node) -> Result<std::path::PathBuf> {
     }
     Ok(copy)
 }
+
+/// `status` as JSON, also of a node that is not whole: it says so with its exit code.
+pub fn status(node: &Node) -> Result<serde_json::Value> {
+    let output = node.try_cli(&["--format", "json", "status"])?;
+    serde_json::from_str(&output.stdout).with_context(|| format!("status printed {output:?}"))
+}
