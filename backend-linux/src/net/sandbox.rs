@@ -14,6 +14,7 @@ use holdfast_core::{
     plan::SandboxPlan,
     record::NamespaceId,
 };
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use std::{
     collections::BTreeMap,
@@ -78,8 +79,16 @@ fn rebind(directory: &Path, id: &SandboxId, process: &ProcessRef) -> Result<(), 
     let mut open: Vec<(&str, OwnedFd)> = Vec::with_capacity(KINDS.len());
     for kind in KINDS {
         let path = namespaces.join(kind);
-        let fd =
-            netns::open_namespace(&path).map_err(|error| errno("open", path.display().to_string(), error))?;
+        let fd = netns::open_namespace(&path).map_err(|error| match error {
+            // The links of a process that is on its way out lead nowhere before its state says so.
+            Errno::ENOENT | Errno::ESRCH => RouterError::new(
+                Class::Missing,
+                "rebind sandbox",
+                id.as_str(),
+                format!("{process} has ended"),
+            ),
+            error => errno("open", path.display().to_string(), error),
+        })?;
         open.push((kind, fd));
     }
     // Descriptors opened between two looks at the same living process are its namespaces, not a successor's.

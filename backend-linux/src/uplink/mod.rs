@@ -40,13 +40,11 @@ const PUBLISH_POLL: Duration = Duration::from_millis(2);
 pub struct UplinkConfig {
     /// The program.
     pub program: PathBuf,
-    /// Whether workloads may reach the host's loopback through 10.0.2.2.
-    pub host_loopback: bool,
 }
 
 impl Default for UplinkConfig {
     fn default() -> Self {
-        Self { program: PathBuf::from("slirp4netns"), host_loopback: false }
+        Self { program: PathBuf::from("slirp4netns") }
     }
 }
 

@@ -94,9 +94,6 @@ pub(super) async fn start(
 fn command(config: &UplinkConfig, socket: &Path, pin: &ProcessRef, ready: &OwnedFd) -> Command {
     let mut command = Command::new(&config.program);
     command.arg("--configure").arg(format!("--mtu={MTU_BYTES}"));
-    if !config.host_loopback {
-        command.arg("--disable-host-loopback");
-    }
     command.arg("--api-socket").arg(socket).arg(format!("--ready-fd={}", ready.as_raw_fd()));
     command.arg(format!("--userns-path=/proc/{}/ns/user", pin.pid)).arg("--netns-type=path");
     command.arg(format!("/proc/{}/ns/net", pin.pid)).arg(TAP_NAME);

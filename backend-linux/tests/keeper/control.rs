@@ -485,7 +485,7 @@ pub fn failure_says_why() {
         assert!(error.remedy.contains("control.log"), "{error}");
         node.kill(&pin.process).await;
         let error = node.keepers.start_control(&pin.process).await.unwrap_err();
-        assert_eq!(error.class, Class::Missing, "{error}");
+        assert_eq!(error.class, Class::Transient, "{error}");
         let keeper = Keeper::Control(pin.process.clone());
         assert_eq!(node.keepers.enter_user_namespace(&keeper).await.unwrap_err().class, Class::Missing);
     });

@@ -125,10 +125,11 @@ fn outside(node: &mut Node) -> Workload {
     tool("ip link set hftap0 up");
     tool("ip route add default via 10.0.2.2");
     node.tool_within(outside.id(), "ip address add 10.0.2.2/24 dev out0");
+    node.tool_within(outside.id(), "ip address add 10.0.2.9/24 dev out0");
     node.tool_within(outside.id(), "ip link set out0 up");
     // So that a packet with an internal target arrives at the router at all.
     node.tool_within(outside.id(), "ip route add 10.89.0.0/16 via 10.0.2.100");
-    outside.plan.ipv4 = Ipv4Addr::new(10, 0, 2, 2);
+    outside.plan.ipv4 = Ipv4Addr::new(10, 0, 2, 9);
     outside
 }
 
@@ -148,6 +149,8 @@ pub fn uplink_is_governed() {
         node.within(one.id(), || std::net::TcpStream::connect_timeout(&target, Duration::from_secs(3)));
     stream.expect("out with egress");
     assert_eq!(seen.accept().unwrap().1.ip(), IpAddr::from([10, 0, 2, 100]), "masqueraded");
+    let loopback = IpAddr::from([10, 0, 2, 2]);
+    assert!(!tcp(&node, &one, &outside, loopback, false), "the host's loopback with egress");
     assert!(!tcp(&node, &outside, &one, one.plan.ipv4.into(), false), "in with egress, without a port");
     node.runtime.block_on(node.hands.remove_elements(&egress)).unwrap();
     assert!(!tcp(&node, &one, &outside, world, false), "out after egress was taken away");

@@ -19,6 +19,7 @@ mod ports;
 mod recovery;
 mod restarts;
 mod runner;
+mod shared;
 mod store;
 mod support;
 
@@ -68,6 +69,12 @@ const CASES: &[Case] = &[
     case("twenty_runs_at_once_get_twenty_addresses", concurrency::twenty_runs),
     case("operations_on_one_object_take_turns", concurrency::one_object),
     case("execs_leave_no_zombie", concurrency::execs_leave_no_zombie),
+    case("the_pin_holds_nothing_and_ignores_a_sessions_signals", shared::pin_idle),
+    case("each_keeper_alone_keeps_the_router", shared::all_keepers_but_one),
+    case("silent_clients_wedge_nothing", shared::control_wedge),
+    case("strangers_at_the_nodes_paths_are_moved_aside", shared::stale_files),
+    case("a_container_outlives_its_monitor", shared::conmon_kill),
+    case("another_boot_is_recovered_from", shared::reboot).prepared(Preparation::BootId),
 ];
 
 fn main() -> ExitCode {
@@ -75,6 +82,7 @@ fn main() -> ExitCode {
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--case", name] => runner::play(CASES, name),
         ["--fetch", address, deadline_ms] => peer::fetch(address, deadline_ms),
+        ["--echo", address] => peer::echo(address),
         ["--connect", socket] => peer::connect(socket),
         _ => runner::run(CASES, &arguments),
     };

@@ -36,3 +36,15 @@ pub fn fetch(address: &str, deadline_ms: &str) -> Result<ExitCode> {
     println!("{got:?}");
     Ok(if got.is_ok_and(|page| page == "held fast\n") { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
+
+/// Answers each datagram at `address` with itself, until none has come for a while.
+pub fn echo(address: &str) -> Result<ExitCode> {
+    let socket = std::net::UdpSocket::bind(address).context("bind")?;
+    println!("bound");
+    socket.set_read_timeout(Some(Duration::from_secs(8)))?;
+    let mut bytes = [0; 2048];
+    while let Ok((length, from)) = socket.recv_from(&mut bytes) {
+        socket.send_to(&bytes[..length], from)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -2,18 +2,19 @@
 
 use crate::{
     runner::Context,
-    support::{IMAGE, pause, serve, stage, whole},
+    support::{IMAGE, own_copy, pause, serve, stage, whole},
 };
 use anyhow::{Context as _, Result, ensure};
 use holdfast_chaos::{
     census::Census,
-    node::Role,
+    node::{Node, Role},
     poll, process,
     stage::{HEAL_DEADLINE, free_port},
     traffic::http_get,
 };
 use std::{
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -50,9 +51,30 @@ pub fn answers_at_once(context: &Context) -> Result<()> {
     let chosen = u16::try_from(chosen.context("no port is told")?)?;
     ensure!(chosen != 0, "port 0 is no port");
     ensure!(UdpSocket::bind(("127.0.0.1", chosen)).is_err(), "UDP port {chosen} is told, and not bound");
+    datagrams_come_back(node, "udp", chosen)?;
     node.sh("rm --force web")?;
     ensure!(TcpListener::bind(port).is_ok(), "rm left the port bound");
     stage.finish()
+}
+
+/// A published UDP port carries questions and answers, for a client on the host's loopback too.
+fn datagrams_come_back(node: &Node, name: &str, host_port: u16) -> Result<()> {
+    let init = node.await_running(name, HEAL_DEADLINE)?.running()?;
+    let mut command = Command::new(&node.identity.chaos);
+    command.args(["inside", "--pid", &init.pid.to_string(), "exec", "--"]);
+    command.arg(own_copy(node)?).args(["--echo", "0.0.0.0:53"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut echo = command.spawn().context("start the echo")?;
+    let client = UdpSocket::bind("127.0.0.1:0")?;
+    client.set_read_timeout(Some(Duration::from_millis(200)))?;
+    let answered = poll::until("an answer to a datagram", HEAL_DEADLINE, || {
+        client.send_to(b"held fast", ("127.0.0.1", host_port))?;
+        let mut bytes = [0; 64];
+        Ok(client.recv(&mut bytes).is_ok_and(|length| &bytes[..length] == b"held fast").then_some(()))
+    });
+    // It is this test's own child, and it is waited for: nothing is left, whatever came of it.
+    let _ = echo.kill();
+    echo.wait()?;
+    answered
 }
 
 pub fn taken_is_refused(context: &Context) -> Result<()> {

@@ -40,6 +40,8 @@ struct ChainSpec {
     rules: Vec<Vec<Expr>>,
 }
 
+/// Where slirp4netns shows the host's loopback: slirp4netns(1), the second address of its subnet.
+const HOST_LOOPBACK: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 2, 2);
 /// A table with its chains; its sets are those of [`SETS`] in its family.
 #[derive(Debug)]
 pub(crate) struct TableSpec {
@@ -160,6 +162,16 @@ fn forward() -> Vec<Vec<Expr>> {
                 vec![Ct(libc::NFT_CT_DIRECTION, 0), Compare(Equal, 0, vec![DIRECTION_REPLY])],
             ],
             Accept,
+        ),
+        // slirp4netns's name for the host's loopback: nobody's business. Its own `--disable-host-loopback` would also
+        // drop every UDP answer to a client on the host's loopback.
+        rule(
+            [
+                to_uplink(),
+                family(IPV4),
+                vec![Payload(Network, 16, 4, 0), Compare(Equal, 0, HOST_LOOPBACK.octets().to_vec())],
+            ],
+            Drop,
         ),
         rule([to_uplink(), family(IPV4), vec![Payload(Network, 12, 4, 0), Member(c"egress4", 0)]], Accept),
         rule([to_uplink(), family(IPV6), vec![Payload(Network, 8, 16, 0), Member(c"egress6", 0)]], Accept),
