@@ -2,7 +2,10 @@
 # Passes the output of `cargo test` through and ends with the sum of its summaries. Fails if no test passed:
 # a run that ran nothing proves nothing.
 set -euo pipefail
-exec awk '
+# Line by line: mawk waits for a full buffer otherwise, and a reader for minutes.
+interactive=()
+if awk -W version 2>&1 </dev/null | grep -q mawk; then interactive=(-W interactive); fi
+exec awk "${interactive[@]}" '
     { print; fflush() }
     /^test result: / {
         for (i = 2; i <= NF; i++) {

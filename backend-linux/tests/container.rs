@@ -98,7 +98,14 @@ fn main() -> ExitCode {
             Err(_) => failed.push(*name),
         }
     }
-    println!("\ntest result: {passed} passed; {} failed: {failed:?}", failed.len());
+    let word = if failed.is_empty() { "ok" } else { "FAILED" };
+    let failures = failed.len();
+    println!(
+        "\ntest result: {word}. {passed} passed; {failures} failed; 0 ignored; 0 measured; 0 filtered out"
+    );
+    if failures > 0 {
+        println!("failed: {failed:?}");
+    }
     if failed.is_empty() && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -94,7 +94,12 @@ fn run(selected: Option<&str>) -> ExitCode {
             failed.push(*name);
         }
     }
-    println!("{} PASS · {} FAIL", count - failed.len(), failed.len());
+    let word = if failed.is_empty() { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {} passed; {} failed; 0 ignored; 0 measured; 0 filtered out",
+        count - failed.len(),
+        failed.len()
+    );
     if count == 0 || !failed.is_empty() {
         println!("failed: {failed:?}");
         return ExitCode::FAILURE;

@@ -62,11 +62,13 @@ fn main() -> ExitCode {
     let directory = tempfile::Builder::new().prefix("hf-router-").tempdir_in("/tmp").unwrap();
     let runner = Runner::prepare(directory.path());
     let mut failed = Vec::new();
+    let mut count = 0;
     for (name, _) in CASES {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
             continue;
         }
         let start = Instant::now();
+        count += 1;
         let passed = runner.run(name);
         println!(
             "test {name} ... {} ({} ms)",
@@ -77,7 +79,13 @@ fn main() -> ExitCode {
             failed.push(*name);
         }
     }
-    if failed.is_empty() {
+    let word = if failed.is_empty() { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {} passed; {} failed; 0 ignored; 0 measured; 0 filtered out",
+        count - failed.len(),
+        failed.len()
+    );
+    if failed.is_empty() && count > 0 {
         return ExitCode::SUCCESS;
     }
     println!("failed: {failed:?}");
