@@ -63,6 +63,9 @@ pub struct KeeperHints {
 }
 
 /// Pin, control and the namespaces they hold.
+///
+/// A node has one pin: starting one ends any other of this node that still lives, which can only be one that a
+/// daemon was killed before it could record.
 pub trait Keepers {
     /// The running boot.
     fn boot_id(&self) -> crate::id::BootId;

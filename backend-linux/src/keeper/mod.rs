@@ -42,6 +42,9 @@ use std::{
     time::Duration,
 };
 
+/// How long a pin that was never recorded may take to die of SIGKILL.
+const STRAY_WAIT: Duration = Duration::from_secs(1);
+
 /// How long a process may take to end by itself after SIGTERM.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 /// How long the kernel may take to end a process after SIGKILL.
@@ -84,7 +87,7 @@ impl LinuxKeepers {
     }
 
     /// Living pins of this state root other than `known`: what a daemon left that was killed between the start of
-    /// a pin and its record. Found by their command line; nothing is done to them.
+    /// a pin and its record. Found by their command line.
     pub fn stray_pins(&self, known: Option<&ProcessRef>) -> Vec<ProcessRef> {
         stray::pins(&self.paths.state).into_iter().filter(|pin| Some(pin) != known).collect()
     }
@@ -104,7 +107,22 @@ impl LinuxKeepers {
             ));
         }
         tracing::info!(pid = started.process.pid, net = started.namespaces.net.0, "pin started");
+        self.end_strays(&started.process).await;
         Ok(started)
+    }
+
+    /// A node has one pin. A pin is started only where the recorded one is dead, so any other that lives is one that
+    /// a killed daemon never wrote down; left alone it would outlive even `down`.
+    async fn end_strays(&self, pin: &ProcessRef) {
+        for stray in self.stray_pins(Some(pin)) {
+            match stop(&stray, Duration::ZERO, STRAY_WAIT).await {
+                Ok(true) => tracing::info!(pid = stray.pid, "ended a pin that was never recorded"),
+                Ok(false) => tracing::error!(pid = stray.pid, "a pin that was never recorded does not end"),
+                Err(error) => {
+                    tracing::error!(pid = stray.pid, %error, "a pin that was never recorded is left")
+                }
+            }
+        }
     }
 
     fn open(&self, keeper: &Keeper, kind: Kind, recorded: &NamespaceIds) -> Result<OwnedFd, KeeperError> {

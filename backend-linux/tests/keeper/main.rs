@@ -31,6 +31,7 @@ const CASES: &[Case] = &[
     ("pin_inherits_nothing", pin::inherits_nothing),
     ("pin_maps_subordinate_ids", pin::maps_subordinate_ids),
     ("pin_of_a_dead_daemon_does_not_stay", pin::of_a_dead_daemon_does_not_stay),
+    ("pin_is_the_only_one", pin::is_the_only_one),
     ("pin_stop_is_exact_and_leaves_no_zombie", pin::stop_is_exact_and_leaves_no_zombie),
     ("adopt_by_descriptors_alone", keepers::adopt_by_descriptors_alone),
     ("adopt_by_control_alone", keepers::adopt_by_control_alone),

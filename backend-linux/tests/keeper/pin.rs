@@ -84,6 +84,21 @@ pub fn of_a_dead_daemon_does_not_stay() {
     });
 }
 
+/// A daemon that is killed between the start of a pin and its record leaves one that nobody knows: the next pin
+/// ends it, and not the processes of another node.
+pub fn is_the_only_one() {
+    on_runtime(async {
+        let node = Node::new();
+        let other = Node::new();
+        let neighbour = other.create().await.process;
+        let unrecorded = node.create().await.process;
+        let pin = node.create().await.process;
+        assert!(!is_alive(&unrecorded), "a pin that nobody knows was left");
+        assert_eq!(node.keepers.stray_pins(None), std::slice::from_ref(&pin));
+        assert!(is_alive(&neighbour), "the pin of another node was ended");
+    });
+}
+
 /// Starts a pin by hand, lets it get ready, and exits without a word.
 pub fn start_and_die(state: &OsStr) -> ! {
     use std::io::Read;

@@ -3,12 +3,14 @@
 mod bring_up;
 mod operation;
 mod perform;
+mod report;
 mod request;
 mod session;
 mod take_down;
 mod verify;
 
-pub use bring_up::{BringUpReport, PASSES_MAX, Trigger, bring_up, observe};
+pub use bring_up::{PASSES_MAX, bring_up, observe};
+pub use report::{BringUpReport, Trigger};
 pub use request::{
     create_network, create_pod, remove_container, remove_network, remove_pod, restart_container,
     run_container, start_container, stop_container,
