@@ -3,10 +3,10 @@
 use super::{View, settle};
 use crate::{
     cure::Cure,
-    id::{ProcessRef, SandboxId},
+    id::{ProcessRef, SandboxId, Slot},
     journal::Subject,
     observed::ContainerObserved,
-    plan::{AttachmentPlan, Step},
+    plan::Step,
     record::{Change, ContainerRecord, Desired, NamespaceId, RunState, SandboxKind, SandboxRecord},
     steps,
 };
@@ -104,10 +104,13 @@ impl<'a> View<'a> {
             });
             steps.extend(steps::sandbox_up(self.records, sandbox, living.map(|(init, _)| init.clone())));
         } else {
-            for plan in steps::attachment_plans(self.records, sandbox) {
-                if !self.is_plugged(&plan, bound) {
-                    cure = cure.max(Cure::Replugged);
-                    steps.push(Step::Attach(plan));
+            // Looked at before a plan is made: on most passes there is none to make.
+            if !self.all_plugged(sandbox, bound) {
+                for plan in steps::attachment_plans(self.records, sandbox) {
+                    if !self.is_plugged(plan.slot, plan.network_index, bound) {
+                        cure = cure.max(Cure::Replugged);
+                        steps.push(Step::Attach(plan));
+                    }
                 }
             }
             steps.extend(
@@ -132,13 +135,17 @@ impl<'a> View<'a> {
     }
 
     fn all_plugged(&self, sandbox: &SandboxRecord, netns: Option<NamespaceId>) -> bool {
-        steps::attachment_plans(self.records, sandbox).iter().all(|plan| self.is_plugged(plan, netns))
+        sandbox.attachments.iter().all(|own| {
+            // Without its network's record (quarantined) there is nothing it could be plugged into.
+            let network = self.records.networks.get(&own.network);
+            network.is_none_or(|network| self.is_plugged(own.slot, network.index, netns))
+        })
     }
 
-    fn is_plugged(&self, plan: &AttachmentPlan, netns: Option<NamespaceId>) -> bool {
-        self.router.plugged.get(&plan.slot).is_some_and(|plug| {
+    fn is_plugged(&self, slot: Slot, network_index: u16, netns: Option<NamespaceId>) -> bool {
+        self.router.plugged.get(&slot).is_some_and(|plug| {
             plug.complete
-                && plug.network_index == Some(plan.network_index)
+                && plug.network_index == Some(network_index)
                 && plug.peer.is_none_or(|peer| Some(peer) == netns)
         })
     }
