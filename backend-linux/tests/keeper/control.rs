@@ -115,7 +115,7 @@ pub fn is_busy_in_words() {
             let client = client.clone();
             async move { client.detach(Slot(1500)).await }
         });
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        until("the worker is blocked", || node.paths.state.join("detaching-1500").exists()).await;
         let started = Instant::now();
         let pong = client.ping().await.unwrap();
         assert_eq!(pong.process, control);
@@ -372,7 +372,7 @@ pub fn restart_serves_the_snapshot() {
             let client = client.clone();
             async move { client.detach(Slot(400)).await }
         });
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        until("the request is under way", || node.paths.state.join("detaching-400").exists()).await;
         node.kill(&control).await;
         node.control(&pin.process).await;
         long.await.unwrap().unwrap();

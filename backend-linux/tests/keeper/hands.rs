@@ -69,6 +69,8 @@ impl Hands for FileHands {
     /// Panics for the largest slot; else blocks its thread for so many milliseconds, as a synchronous netlink call would.
     async fn detach(&mut self, slot: Slot) -> Result<(), RouterError> {
         assert_ne!(slot.0, u32::MAX, "the test wants a panic");
+        // Says that this very request is under way, so that a test need not guess when it is.
+        std::fs::write(self.networks.with_file_name(format!("detaching-{}", slot.0)), b"").unwrap();
         std::thread::sleep(Duration::from_millis(u64::from(slot.0)));
         Ok(())
     }
