@@ -18,6 +18,7 @@ pub mod driver;
 pub mod error;
 pub mod id;
 pub mod invariant;
+pub mod join;
 pub mod journal;
 pub mod name;
 pub mod observed;

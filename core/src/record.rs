@@ -8,6 +8,7 @@ pub use codec::{DecodeError, Encoded, Kind, decode, encode};
 use crate::{
     cure::Cure,
     id::{BootId, ContainerId, ImageId, NetworkId, OperationId, ProcessRef, SandboxId, Slot, Tenant},
+    join::BySandbox,
     journal::OperationRecord,
     spec::{ContainerSpec, NetworkSpec, PortSpec, SandboxSpec},
     time::{Mono, Wall},
@@ -354,11 +355,7 @@ impl Records {
     }
 
     /// Members of every sandbox in one walk: linear where [`Self::members`] per sandbox would be quadratic.
-    pub fn members_by_sandbox(&self) -> BTreeMap<&SandboxId, Vec<&ContainerRecord>> {
-        let mut members: BTreeMap<&SandboxId, Vec<&ContainerRecord>> = BTreeMap::new();
-        for container in self.containers.values() {
-            members.entry(&container.sandbox).or_default().push(container);
-        }
-        members
+    pub fn members_by_sandbox(&self) -> BySandbox<'_, &ContainerRecord> {
+        BySandbox::new(self.containers.values(), |container| &container.sandbox)
     }
 }

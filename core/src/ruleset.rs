@@ -10,7 +10,7 @@ use crate::{
     record::{AttachmentRecord, Change, PortRecord, Records, SandboxRecord},
     spec::Protocol,
 };
-use alloc::{collections::BTreeSet, vec::Vec};
+use alloc::collections::BTreeSet;
 use core::net::{Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
@@ -99,26 +99,32 @@ impl Ruleset {
     /// What the records say the tables should hold: the elements of every sandbox that is to be plugged.
     pub fn desired(records: &Records) -> Self {
         let mut elements = BTreeSet::new();
-        visit_desired(records, &mut |element| {
+        let members = records.members_by_sandbox();
+        let mut walk = members.walk();
+        let plugged = |sandbox: &SandboxRecord| crate::bring_up::wants_plug(sandbox, walk.of(&sandbox.id));
+        visit_desired(records, plugged, &mut |element| {
             elements.insert(element);
         });
         Self { elements }
     }
 
-    /// The digest of [`Self::desired`] without building it: this is asked on every pass.
-    pub fn desired_digest(records: &Records) -> u64 {
+    /// The digest of [`Self::desired`] without building it, for a caller that knows which sandboxes are to be
+    /// plugged; it is asked of each, in ascending order of their identities.
+    pub fn desired_digest(records: &Records, plugged: impl FnMut(&SandboxRecord) -> bool) -> u64 {
         let mut sum = 0_u64;
-        visit_desired(records, &mut |element| sum = sum.wrapping_add(element.hash()));
+        visit_desired(records, plugged, &mut |element| sum = sum.wrapping_add(element.hash()));
         sum
     }
 }
 
-fn visit_desired(records: &Records, visit: &mut dyn FnMut(Element)) {
-    let members = records.members_by_sandbox();
+fn visit_desired(
+    records: &Records,
+    mut plugged: impl FnMut(&SandboxRecord) -> bool,
+    visit: &mut dyn FnMut(Element),
+) {
     let leaving = leaving(records);
     for sandbox in records.sandboxes.values() {
-        let members = members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default();
-        if crate::bring_up::wants_plug(sandbox, members) && !leaving.contains(&sandbox.id) {
+        if plugged(sandbox) && !leaving.contains(&sandbox.id) {
             visit_sandbox(records, sandbox, visit);
         }
     }

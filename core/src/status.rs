@@ -164,9 +164,7 @@ pub fn status_of(observed: &Observed, records: &Records, wall: Wall) -> StatusRe
     let workloads = records
         .sandboxes
         .values()
-        .map(|sandbox| {
-            workload(observed, sandbox, members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default())
-        })
+        .map(|sandbox| workload(observed, sandbox, members.of(&sandbox.id)))
         .collect();
     StatusReport {
         state,

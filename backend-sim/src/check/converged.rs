@@ -111,9 +111,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, recorded: &T, found: &T) -> 
 /// Sandboxes that are to be plugged.
 fn plugged(records: &Records) -> BTreeSet<SandboxId> {
     let members = records.members_by_sandbox();
-    let wanted = records.sandboxes.values().filter(|sandbox| {
-        wants_plug(sandbox, members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default())
-    });
+    let wanted = records.sandboxes.values().filter(|sandbox| wants_plug(sandbox, members.of(&sandbox.id)));
     wanted.map(|sandbox| sandbox.id.clone()).collect()
 }
 

@@ -8,9 +8,12 @@ mod settle;
 pub use case::{Case, decide};
 pub use sandbox::{Work, wants_plug};
 
+use sandbox::Member;
+
 use crate::{
     cure::Cure,
     id::{ContainerId, NetworkId, SandboxId, Slot},
+    join::{BySandbox, Cursor},
     journal::Subject,
     observed::{ControlObserved, Observed, RouterObserved, UplinkObserved},
     plan::Step,
@@ -78,6 +81,7 @@ pub fn plan_bring_up(
         settled: &settled.containers,
         busy,
         router: router.unwrap_or(&blank),
+        members: sandbox::members_of(observed, records),
         case,
     };
     let mut work = Vec::new();
@@ -87,9 +91,10 @@ pub fn plan_bring_up(
         node.extend(view.router_steps());
     }
     node.extend(view.uplink_steps(router.is_some()));
-    let members = records.members_by_sandbox();
+    let mut walk = view.members.walk();
+    let mut bound = Cursor::new(&view.router.sandboxes);
     for sandbox in records.sandboxes.values() {
-        let members = members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default();
+        let members = walk.of(&sandbox.id);
         if let Some(cause) = members.iter().find_map(|member| view.held_back(member)) {
             unwhole.insert(sandbox.id.clone(), cause);
         }
@@ -100,7 +105,7 @@ pub fn plan_bring_up(
             }
             continue;
         }
-        let (cure, item) = view.plan_sandbox(sandbox, members);
+        let (cure, item) = view.plan_sandbox(sandbox, members, bound.at(&sandbox.id).copied());
         if let Some(cure) = cure {
             cures.insert(sandbox.id.clone(), cure);
         }
@@ -119,6 +124,7 @@ struct View<'a> {
     settled: &'a BTreeMap<ContainerId, ContainerRecord>,
     busy: &'a BTreeSet<Subject>,
     router: &'a RouterObserved,
+    members: BySandbox<'a, Member<'a>>,
     case: Case,
 }
 
@@ -143,11 +149,18 @@ impl<'a> View<'a> {
         }
     }
 
+    fn desired_digest(&self) -> u64 {
+        let mut walk = self.members.walk();
+        Ruleset::desired_digest(self.records, |sandbox| {
+            sandbox::wants(sandbox, walk.of(&sandbox.id).iter().map(|member| member.record))
+        })
+    }
+
     /// Rules before bridges before leftovers.
     fn router_steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         let ruleset = &self.router.ruleset;
-        if !ruleset.base || ruleset.digest != Ruleset::desired_digest(self.records) {
+        if !ruleset.base || ruleset.digest != self.desired_digest() {
             steps.push(Step::EnsureRuleset(Ruleset::desired(self.records)));
         }
         for network in self.records.networks.values() {
@@ -174,11 +187,12 @@ impl<'a> View<'a> {
             .collect();
         let detach =
             self.router.plugged.keys().filter(|slot| !slots.contains(slot)).map(|slot| Step::Detach(*slot));
+        let mut recorded = Cursor::new(&self.records.sandboxes);
         let sandboxes = self
             .router
             .sandboxes
             .keys()
-            .filter(|id| !self.records.sandboxes.contains_key(*id))
+            .filter(move |id| recorded.at(id).is_none())
             .map(|id| Step::RemoveSandbox(id.clone()));
         let indexes: BTreeSet<u16> = self.records.networks.values().map(|network| network.index).collect();
         let networks = self

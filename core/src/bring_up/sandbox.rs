@@ -4,10 +4,11 @@ use super::{View, settle};
 use crate::{
     cure::Cure,
     id::{ProcessRef, SandboxId, Slot},
+    join::{BySandbox, Cursor},
     journal::Subject,
-    observed::ContainerObserved,
+    observed::{ContainerObserved, Observed},
     plan::Step,
-    record::{Change, ContainerRecord, Desired, NamespaceId, RunState, SandboxKind, SandboxRecord},
+    record::{Change, ContainerRecord, Desired, NamespaceId, Records, RunState, SandboxKind, SandboxRecord},
     steps,
 };
 use alloc::{format, string::String, vec::Vec};
@@ -29,24 +30,45 @@ pub struct Work {
 
 /// Whether a sandbox is to exist and be plugged: a pod always, a single container's while it is to run.
 pub fn wants_plug(sandbox: &SandboxRecord, members: &[&ContainerRecord]) -> bool {
-    sandbox.kind == SandboxKind::Pod || members.iter().any(|member| member.wants_to_run())
+    wants(sandbox, members.iter().copied())
 }
 
-/// A member beside what was seen of it.
-struct Member<'a> {
+/// See [`wants_plug`].
+pub(super) fn wants<'a>(
+    sandbox: &SandboxRecord,
+    mut members: impl Iterator<Item = &'a ContainerRecord>,
+) -> bool {
+    sandbox.kind == SandboxKind::Pod || members.any(ContainerRecord::wants_to_run)
+}
+
+/// A member as it is recorded, beside what was seen of it.
+pub(super) struct Member<'a> {
+    pub(super) record: &'a ContainerRecord,
+    seen: Option<&'a ContainerObserved>,
+}
+
+/// Every member beside what was seen of it.
+pub(super) fn members_of<'a>(observed: &'a Observed, records: &'a Records) -> BySandbox<'a, Member<'a>> {
+    let mut seen = Cursor::new(&observed.containers);
+    let members = records.containers.values().map(move |record| Member { record, seen: seen.at(&record.id) });
+    BySandbox::new(members, |member| &member.record.sandbox)
+}
+
+/// A member as the observation left it.
+struct Current<'a> {
     record: &'a ContainerRecord,
     seen: &'a ContainerObserved,
 }
 
 impl<'a> View<'a> {
-    pub(super) fn wants_plug(&'a self, sandbox: &SandboxRecord, members: &[&'a ContainerRecord]) -> bool {
-        sandbox.kind == SandboxKind::Pod || members.iter().any(|member| self.effective(member).wants_to_run())
+    pub(super) fn wants_plug(&'a self, sandbox: &SandboxRecord, members: &[Member<'a>]) -> bool {
+        wants(sandbox, members.iter().map(|member| self.effective(member.record)))
     }
 
     /// Why a member that is to run does not, if this pass does not start it either.
-    pub(super) fn held_back(&'a self, container: &'a ContainerRecord) -> Option<String> {
-        let record = self.effective(container);
-        let alive = self.observed.containers.get(&record.id).is_some_and(|seen| seen.init.is_some());
+    pub(super) fn held_back(&'a self, member: &Member<'a>) -> Option<String> {
+        let record = self.effective(member.record);
+        let alive = member.seen.is_some_and(|seen| seen.init.is_some());
         if alive || record.desired == Desired::Stopped {
             return None;
         }
@@ -65,34 +87,40 @@ impl<'a> View<'a> {
     pub(super) fn plan_sandbox(
         &'a self,
         sandbox: &'a SandboxRecord,
-        members: &[&'a ContainerRecord],
+        members: &[Member<'a>],
+        bound: Option<NamespaceId>,
     ) -> (Option<Cure>, Option<Work>) {
         let wanted = self.wants_plug(sandbox, members);
         let held = self.is_held(sandbox, members);
-        let seen: Option<Vec<Member<'a>>> = members.iter().map(|record| self.member(record)).collect();
+        let seen: Option<Vec<Current<'a>>> = members.iter().map(|member| self.current(member)).collect();
         let Some(members) = seen.filter(|_| !held) else {
             // An operation works on it, or began and ended since the observation: nothing is known of it.
             return (wanted.then(|| self.survived()), None);
         };
-        if wanted { self.repair(sandbox, &members) } else { (None, self.tear_down(sandbox, &members)) }
+        if wanted { self.repair(sandbox, &members, bound) } else { (None, self.tear_down(sandbox, &members)) }
     }
 
-    fn is_held(&self, sandbox: &SandboxRecord, members: &[&ContainerRecord]) -> bool {
+    fn is_held(&self, sandbox: &SandboxRecord, members: &[Member<'a>]) -> bool {
         !self.busy.is_empty()
             && (self.is_busy(&Subject::Sandbox(sandbox.id.clone()))
-                || members.iter().any(|member| self.is_busy(&Subject::Container(member.id.clone()))))
+                || members.iter().any(|member| self.is_busy(&Subject::Container(member.record.id.clone()))))
     }
 
-    fn member(&'a self, record: &'a ContainerRecord) -> Option<Member<'a>> {
-        let seen = self.observed.containers.get(&record.id)?;
-        settle::is_current(record, seen).then(|| Member { record: self.effective(record), seen })
+    fn current(&'a self, member: &Member<'a>) -> Option<Current<'a>> {
+        let Member { record, seen } = *member;
+        let seen = seen?;
+        settle::is_current(record, seen).then(|| Current { record: self.effective(record), seen })
     }
 
-    fn repair(&'a self, sandbox: &'a SandboxRecord, members: &[Member<'a>]) -> (Option<Cure>, Option<Work>) {
+    fn repair(
+        &'a self,
+        sandbox: &'a SandboxRecord,
+        members: &[Current<'a>],
+        bound: Option<NamespaceId>,
+    ) -> (Option<Cure>, Option<Work>) {
         let living: Option<(&ProcessRef, Option<NamespaceId>)> =
             members.iter().find_map(|member| Some((member.seen.init.as_ref()?, member.seen.netns)));
         let netns = living.and_then(|(_, netns)| netns);
-        let bound = self.router.sandboxes.get(&sandbox.id).copied();
         let mut cure = self.survived();
         let mut steps = Vec::new();
         if bound.is_none_or(|bound| netns.is_some_and(|netns| netns != bound)) {
@@ -154,11 +182,11 @@ impl<'a> View<'a> {
     fn member_steps(
         &self,
         sandbox: &SandboxRecord,
-        member: &Member<'_>,
+        member: &Current<'_>,
         steps: &mut Vec<Step>,
         intent: &mut Vec<Change>,
     ) -> bool {
-        let Member { record, seen } = member;
+        let Current { record, seen } = member;
         if seen.init.is_some() {
             if record.desired == Desired::Stopped {
                 // The user stopped it, and whoever did so died before it had ended.
@@ -200,9 +228,9 @@ impl<'a> View<'a> {
     }
 
     /// A single container that is not to run leaves nothing but its record and its files.
-    fn tear_down(&'a self, sandbox: &'a SandboxRecord, members: &[Member<'a>]) -> Option<Work> {
+    fn tear_down(&'a self, sandbox: &'a SandboxRecord, members: &[Current<'a>]) -> Option<Work> {
         let mut steps = Vec::new();
-        for Member { record, seen } in members {
+        for Current { record, seen } in members {
             if seen.init.is_some() {
                 steps.push(steps::stop_step(record, record.spec.stop_grace_ms));
             } else if seen.remains {

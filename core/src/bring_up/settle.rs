@@ -4,6 +4,7 @@
 use super::case::Case;
 use crate::{
     id::ContainerId,
+    join::Cursor,
     journal::Subject,
     observed::{ContainerObserved, Observed},
     record::{ContainerRecord, Desired, Records, RunState},
@@ -38,9 +39,9 @@ pub(super) fn settle(
 ) -> Settled {
     let (case, _) = super::decide(observed);
     let mut settled = Settled::default();
+    let mut seen_of = Cursor::new(&observed.containers);
     for container in records.containers.values() {
-        let Some(seen) = observed.containers.get(&container.id).filter(|seen| is_current(container, seen))
-        else {
+        let Some(seen) = seen_of.at(&container.id).filter(|seen| is_current(container, seen)) else {
             continue;
         };
         if !busy.is_empty()

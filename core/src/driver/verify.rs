@@ -99,13 +99,8 @@ pub async fn verify_networks<W: World>(world: &W, _session: &Session, all: bool)
 
 fn pairs(records: &Records) -> Vec<Pair> {
     let members = records.members_by_sandbox();
-    let plugged: Vec<&SandboxRecord> = records
-        .sandboxes
-        .values()
-        .filter(|sandbox| {
-            wants_plug(sandbox, members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default())
-        })
-        .collect();
+    let plugged: Vec<&SandboxRecord> =
+        records.sandboxes.values().filter(|sandbox| wants_plug(sandbox, members.of(&sandbox.id))).collect();
     let mut pairs = Vec::new();
     for from in &plugged {
         for to in plugged.iter().filter(|to| to.id != from.id) {

@@ -132,7 +132,7 @@ pub fn snapshot(records: &Records, daemon_generation: u64) -> Snapshot {
     let members = records.members_by_sandbox();
     let mut names = Vec::new();
     for sandbox in records.sandboxes.values() {
-        let members = members.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default();
+        let members = members.of(&sandbox.id);
         if !wants_plug(sandbox, members) {
             continue;
         }
