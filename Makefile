@@ -10,7 +10,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # As root, the node, its tests and its demo run as this user, which `make setup` creates.
 export HOLDFAST_TEST_USER ?= holdfast
 
-.PHONY: help setup setup-lint build demo test lint fmt sim chaos bench clean
+.PHONY: help setup setup-lint setup-bench build demo test lint fmt sim chaos bench clean
 
 help: ## Explain the targets
 	@echo 'Holdfast: a rootless node whose workloads outlive every process of it.'
@@ -22,6 +22,9 @@ help: ## Explain the targets
 
 setup: ## Install what is missing (Debian packages, node user, /dev/net/tun); safe to repeat
 	@scripts/setup.sh
+
+setup-bench:
+	@scripts/setup.sh --bench
 
 setup-lint:
 	@scripts/setup.sh --lint
@@ -53,7 +56,7 @@ sim: ## Run seeded histories on the simulated node (SEEDS=2000 FROM=0), and a ki
 chaos: setup build ## Real kills on a real node; SCENARIOS="…" picks some
 	$(TARGET_DIR)/release/holdfast-chaos run $(SCENARIOS)
 
-bench: setup build ## Criterion benches, then p50/p99 of a real node and ratios against podman (RUNS=30)
+bench: setup-bench build ## Criterion benches, then p50/p99 of a real node and ratios against podman (RUNS=30)
 	$(CARGO) bench --locked -p holdfast-benches
 	$(CARGO) build --release --locked -p holdfast-benches --bins
 	$(TARGET_DIR)/release/holdfast-bench-node --runs $(or $(RUNS),30)

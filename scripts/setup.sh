@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes a Debian 12 machine ready for Holdfast. Idempotent: what is there already is left alone, and when
-# nothing is missing neither root nor the network is needed. `--lint` also installs cargo-deny.
+# nothing is missing neither root nor the network is needed. `--lint` installs cargo-deny alone, `--bench` adds
+# what the benchmarks compare with.
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -22,6 +23,8 @@ install_packages() {
     # bundled SQLite. Demo and tests: busybox-static. For the operator's eyes: nftables iproute2 iputils-ping.
     local wanted=(crun conmon slirp4netns uidmap libnftnl-dev libmnl-dev pkg-config busybox-static
         nftables iproute2 iputils-ping) missing=() package
+    # podman with runc: its crun refuses a machine with hybrid cgroups.
+    [ "$1" = --bench ] && wanted+=(podman runc)
     command -v cc >/dev/null || wanted+=(gcc libc6-dev)
     for package in "${wanted[@]}"; do
         [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
@@ -122,7 +125,7 @@ if [ "${1:-}" = --lint ]; then
     exit 0
 fi
 command -v dpkg-query >/dev/null || die "this is no Debian: install crun conmon slirp4netns uidmap libnftnl libmnl busybox by hand"
-install_packages
+install_packages "${1:-}"
 ensure_user
 ensure_subids
 ensure_tun
