@@ -82,6 +82,7 @@ pub fn request(name: &str) -> RunRequest {
         stop_signal: None,
         stop_grace_ms: None,
         labels: Default::default(),
+        remove_on_exit: false,
     }
 }
 

@@ -12,7 +12,7 @@ use holdfast_core::{
     driver::BringUpReport,
     id::{ContainerId, ProcessRef, SandboxId},
     ops::request::RequestError,
-    record::{ContainerRecord, Desired, Records, SandboxKind, SandboxRecord},
+    record::{ContainerRecord, Desired, Records, RunState, SandboxKind, SandboxRecord},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -190,6 +190,9 @@ fn whole(records: &Records) -> Result<(), String> {
         if !records.sandboxes.contains_key(&container.sandbox) {
             return Err(format!("container {} has no sandbox", container.name));
         }
+        if container.spec.remove_on_exit && matches!(container.state, RunState::Exited { .. }) {
+            return Err(format!("container {} has ended and was to go with that", container.name));
+        }
     }
     for sandbox in records.sandboxes.values() {
         let members = records.members(&sandbox.id).count();
@@ -248,19 +251,27 @@ fn answered(records: &Records, answers: &[Answer]) -> Result<(), String> {
         let sandbox = |name: &str| records.sandboxes.values().find(|record| record.name == name);
         let network = |name: &str| records.networks.values().find(|record| record.name == name);
         let runs = |name: &str| container(name).is_some_and(|record| record.desired == Desired::Running);
+        // Its end removes it, whoever ended it.
+        let goes = |name: &str| {
+            let own = |answer: &Answer| match &answer.action {
+                Action::Run(request) => request.name.as_deref() == Some(name) && request.remove_on_exit,
+                _ => false,
+            };
+            answers.iter().any(own) && container(name).is_none()
+        };
         let so = match (&answer.action, &answer.told) {
             (Action::Run(request), Some(told)) => {
                 let name = request.name.as_deref().unwrap_or_default();
                 match told {
-                    Ok(()) => runs(name),
+                    Ok(()) => runs(name) || goes(name),
                     Err(RequestError::Failed(_)) => container(name).is_none(),
                     // It was not tried: another of that name may be there, or the node is down.
                     Err(RequestError::Refused(_) | RequestError::Store(_)) => true,
                 }
             }
-            (Action::Start(name) | Action::Restart(name), Some(Ok(()))) => runs(name),
+            (Action::Start(name) | Action::Restart(name), Some(Ok(()))) => runs(name) || goes(name),
             (Action::Stop(name), Some(Ok(()))) => {
-                container(name).is_some_and(|record| record.desired == Desired::Stopped)
+                goes(name) || container(name).is_some_and(|record| record.desired == Desired::Stopped)
             }
             (Action::Remove(name), Some(Ok(()))) => container(name).is_none(),
             (Action::CreatePod(request), Some(Ok(()))) => sandbox(&request.name).is_some(),

@@ -1,6 +1,7 @@
 //! Brings the node up: observe, plan, run, and look again until there is nothing left to do.
 
 use super::{
+    expire::remove_expired,
     operation::{commit, orphans, resume, run_step},
     perform::{hints, name_of},
     report::{BringUpReport, Trigger},
@@ -92,7 +93,11 @@ pub async fn bring_up<W: World>(world: &W, session: &Session, trigger: Trigger) 
             Outcome::Failed => world.sleep(Span(RETRY_WAIT.0 * u64::from(pass))).await,
         }
     }
-    run.finish().await
+    let mut report = run.finish().await;
+    if !report.down {
+        report.errors.extend(remove_expired(world, session).await);
+    }
+    report
 }
 
 enum Outcome {

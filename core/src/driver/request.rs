@@ -140,7 +140,12 @@ pub async fn stop_container<W: World>(
 ) -> Result<ContainerRecord, RequestError> {
     let id =
         carry_out(world, session, |records, stamp| container::stop(records, name, request, stamp)).await?;
-    container_record(world, &id).await
+    let stopped = container_record(world, &id).await?;
+    for error in super::expire::remove_expired(world, session).await {
+        // It is stopped, as asked; the next bring-up tries again.
+        tracing::warn!(error, "not removed yet");
+    }
+    Ok(stopped)
 }
 
 /// `restart`.
