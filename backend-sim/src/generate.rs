@@ -4,6 +4,7 @@
 use crate::{
     fault::{At, Fault, FaultKind, FaultPlan, Side, Victim},
     history::{Action, History, request},
+    profile::Profile,
     random::Stream,
     scenarios,
 };
@@ -15,6 +16,11 @@ use holdfast_core::{
 
 /// A lane's names are its own, so that what is told in one lane is not contradicted by another.
 const LANES_MAX: u64 = 3;
+
+/// The history of a seed under a profile.
+pub fn history_of(seed: u64, _profile: &Profile) -> History {
+    history(seed)
+}
 
 /// The history of a seed.
 pub fn history(seed: u64) -> History {

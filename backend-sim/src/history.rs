@@ -8,7 +8,7 @@ pub use judge::Before;
 use crate::{
     Config, Sim, SimWorld,
     check::{self, Violation},
-    executor::{self, End, Task},
+    executor::{End, Executor, Stepping, Task},
     fault::{FaultKind, FaultPlan},
 };
 use holdfast_core::{
@@ -20,7 +20,11 @@ use holdfast_core::{
     world::Clock,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, fmt, sync::Mutex};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// One thing asked of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,19 +165,13 @@ impl fmt::Display for Failed {
 pub const BRING_UPS_MAX: u32 = 4;
 
 impl History {
-    /// Runs it.
+    /// Runs it on the stepping executor.
     ///
     /// # Errors
     /// The first invariant that did not hold, with what is needed to see it again.
     pub fn run(&self) -> Result<Passed, Box<Failed>> {
-        let config = Config {
-            seed: self.seed,
-            fd_store: self.fd_store,
-            stubborn: self.stubborn.clone(),
-            ..Config::default()
-        };
-        let sim = Sim::new(config, FaultPlan::default());
-        self.run_on(&sim).map_err(|violation| {
+        let sim = self.node();
+        self.run_on(&sim, &Stepping).map_err(|violation| {
             Box::new(Failed {
                 violation,
                 history: serde_json::to_string(self).unwrap_or_default(),
@@ -182,8 +180,23 @@ impl History {
         })
     }
 
-    fn run_on(&self, sim: &Sim) -> Result<Passed, Violation> {
-        let mut daemon = Daemon::start(sim)?;
+    /// The node that it begins on.
+    pub fn node(&self) -> Sim {
+        let config = Config {
+            seed: self.seed,
+            fd_store: self.fd_store,
+            stubborn: self.stubborn.clone(),
+            ..Config::default()
+        };
+        Sim::new(config, FaultPlan::default())
+    }
+
+    /// Runs it on a node and an executor.
+    ///
+    /// # Errors
+    /// The first invariant that did not hold.
+    pub fn run_on<E: Executor>(&self, sim: &Sim, executor: &E) -> Result<Passed, Violation> {
+        let mut daemon = Daemon::start(sim, executor)?;
         daemon.settle()?;
         for action in &self.prepare {
             let told = daemon.run(std::slice::from_ref(action))?;
@@ -197,14 +210,14 @@ impl History {
         let before = sim.with_node(|node| Before::of(node));
         self.outage.iter().for_each(|kind| sim.strike(kind));
         if !sim.daemon_lives() {
-            daemon = Daemon::start(sim)?;
+            daemon = Daemon::start(sim, executor)?;
         }
         let base = sim.calls();
         sim.arm(self.plan.counted_from(base));
         let answers = daemon.run_lanes(&self.lanes)?;
         let calls = sim.calls() - base;
         sim.disarm();
-        let mut daemon = if sim.daemon_lives() { daemon } else { Daemon::start(sim)? };
+        let daemon = if sim.daemon_lives() { daemon } else { Daemon::start(sim, executor)? };
         let midway = sim.with_node(|node| Before::of(node));
         let reports = daemon.settle()?;
         sim.with_node(|node| {
@@ -231,28 +244,31 @@ pub(crate) fn violation(invariant: &str, detail: impl Into<String>) -> Violation
 }
 
 /// One life of a daemon on a simulated node.
-struct Daemon {
+struct Daemon<'e, E> {
     sim: Sim,
+    executor: &'e E,
     world: SimWorld,
     session: Session,
 }
 
-impl Daemon {
-    fn start(sim: &Sim) -> Result<Self, Violation> {
+impl<'e, E: Executor> Daemon<'e, E> {
+    fn start(sim: &Sim, executor: &'e E) -> Result<Self, Violation> {
         let world = sim.start_daemon();
-        let session = finished(executor::block_on(sim, driver::open_session(&world)))?
-            .map_err(|error| violation("a daemon opens its session", error.to_string()))?;
-        Ok(Self { sim: sim.clone(), world, session })
+        let opening = world.clone();
+        let opened = executor.block_on(sim, async move { driver::open_session(&opening).await });
+        let session =
+            finished(opened)?.map_err(|error| violation("a daemon opens its session", error.to_string()))?;
+        Ok(Self { sim: sim.clone(), executor, world, session })
     }
 
     /// Brings the node up until it is whole, waiting for restarts that are held back.
-    fn settle(&mut self) -> Result<Vec<BringUpReport>, Violation> {
+    fn settle(&self) -> Result<Vec<BringUpReport>, Violation> {
         let mut reports: Vec<BringUpReport> = Vec::new();
         for _ in 0..BRING_UPS_MAX {
             let trigger = if reports.is_empty() { Trigger::Start } else { Trigger::Timer };
-            let (world, session) = (&self.world, &self.session);
-            let report = finished(executor::block_on(&self.sim, async move {
-                let report = driver::bring_up(world, session, trigger).await;
+            let (world, session) = (self.world.clone(), self.session);
+            let report = finished(self.executor.block_on(&self.sim, async move {
+                let report = driver::bring_up(&world, &session, trigger).await;
                 if let Some(due) = report.next_due {
                     world.sleep(due.since(world.now())).await;
                 }
@@ -273,64 +289,65 @@ impl Daemon {
     }
 
     fn run_lanes(&self, lanes: &[Vec<Action>]) -> Result<Vec<Answer>, Violation> {
-        let answers = Mutex::new(Vec::new());
-        let tasks: Vec<Task<'_, ()>> = lanes
-            .iter()
-            .map(|lane| {
-                let answers = &answers;
-                let task: Task<'_, ()> = Box::pin(async move {
-                    for action in lane {
-                        let place = note(answers, action);
-                        let told = self.act(action).await;
-                        if let Ok(mut answers) = answers.lock() {
-                            answers[place].told = Some(told);
-                        }
-                    }
-                });
-                task
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let lane = |lane: &Vec<Action>| -> Task<'static, ()> {
+            let (lane, answers) = (lane.clone(), Arc::clone(&answers));
+            let (sim, world, session) = (self.sim.clone(), self.world.clone(), self.session);
+            Box::pin(async move {
+                for action in &lane {
+                    let place = note(&answers, action);
+                    let told = act(&sim, &world, &session, action).await;
+                    answer(&answers, place, told);
+                }
             })
-            .collect();
-        match executor::run(&self.sim, tasks) {
+        };
+        let end = self.executor.run(&self.sim, lanes.iter().map(lane).collect());
+        match end {
             End::Done(_) | End::Killed(_) => {}
             End::Violated(violation) => return Err(violation),
             end => return Err(violation("every call ends", end.to_string())),
         }
-        Ok(answers.into_inner().unwrap_or_default())
+        Ok(std::mem::take(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner)))
     }
+}
 
-    async fn act(&self, action: &Action) -> Result<(), RequestError> {
-        let (world, session) = (&self.world, &self.session);
-        let stop = StopRequest::default();
-        let force = RemoveRequest { force: true };
-        match action {
-            Action::Run(request) => driver::run_container(world, session, request).await.map(drop),
-            Action::Stop(name) => driver::stop_container(world, session, name, &stop).await.map(drop),
-            Action::Start(name) => driver::start_container(world, session, name).await.map(drop),
-            Action::Restart(name) => driver::restart_container(world, session, name, &stop).await.map(drop),
-            Action::Remove(name) => driver::remove_container(world, session, name, &force).await,
-            Action::CreatePod(request) => driver::create_pod(world, session, request).await.map(drop),
-            Action::RemovePod(name) => driver::remove_pod(world, session, name, &force).await,
-            Action::CreateNetwork(request) => driver::create_network(world, session, request).await.map(drop),
-            Action::RemoveNetwork(name) => driver::remove_network(world, session, name).await,
-            Action::BringUp => {
-                let who = "watched".to_owned();
-                driver::bring_up(world, session, Trigger::Death { who }).await;
-                Ok(())
-            }
-            Action::Strike(kind) => {
-                self.sim.strike(kind);
-                // A daemon that killed itself goes no further.
-                world.sleep(Span(1)).await;
-                Ok(())
-            }
+async fn act(sim: &Sim, world: &SimWorld, session: &Session, action: &Action) -> Result<(), RequestError> {
+    let stop = StopRequest::default();
+    let force = RemoveRequest { force: true };
+    match action {
+        Action::Run(request) => driver::run_container(world, session, request).await.map(drop),
+        Action::Stop(name) => driver::stop_container(world, session, name, &stop).await.map(drop),
+        Action::Start(name) => driver::start_container(world, session, name).await.map(drop),
+        Action::Restart(name) => driver::restart_container(world, session, name, &stop).await.map(drop),
+        Action::Remove(name) => driver::remove_container(world, session, name, &force).await,
+        Action::CreatePod(request) => driver::create_pod(world, session, request).await.map(drop),
+        Action::RemovePod(name) => driver::remove_pod(world, session, name, &force).await,
+        Action::CreateNetwork(request) => driver::create_network(world, session, request).await.map(drop),
+        Action::RemoveNetwork(name) => driver::remove_network(world, session, name).await,
+        Action::BringUp => {
+            let who = "watched".to_owned();
+            driver::bring_up(world, session, Trigger::Death { who }).await;
+            Ok(())
+        }
+        Action::Strike(kind) => {
+            sim.strike(kind);
+            // A daemon that killed itself goes no further.
+            world.sleep(Span(1)).await;
+            Ok(())
         }
     }
 }
 
 fn note(answers: &Mutex<Vec<Answer>>, action: &Action) -> usize {
-    let Ok(mut answers) = answers.lock() else { return 0 };
+    let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
     answers.push(Answer { action: action.clone(), told: None });
     answers.len() - 1
+}
+
+fn answer(answers: &Mutex<Vec<Answer>>, place: usize, told: Result<(), RequestError>) {
+    if let Some(answer) = answers.lock().unwrap_or_else(PoisonError::into_inner).get_mut(place) {
+        answer.told = Some(told);
+    }
 }
 
 fn finished<T>(end: End<T>) -> Result<T, Violation> {

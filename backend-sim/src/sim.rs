@@ -1,8 +1,11 @@
 //! The simulation: the node, the clock, the faults that are still to strike, and the trace.
 
+#[cfg(madsim)]
+use crate::executor;
 use crate::{
     SimWorld,
     check::{self, History, Violation},
+    executor::Interruption,
     fault::{At, Fault, FaultKind, FaultPlan, Side},
     model::{Node, Role},
     random::Streams,
@@ -184,6 +187,15 @@ impl Sim {
         self.lock().violation.clone()
     }
 
+    /// Why no task may go on, if so.
+    pub(crate) fn interruption(&self) -> Option<Interruption> {
+        let state = self.lock();
+        match &state.violation {
+            Some(violation) => Some(Interruption::Violated(violation.clone())),
+            None => (!state.lives(state.daemons)).then_some(Interruption::Killed),
+        }
+    }
+
     /// Whether the running daemon lives.
     pub fn daemon_lives(&self) -> bool {
         let state = self.lock();
@@ -206,9 +218,30 @@ impl Sim {
         true
     }
 
+    /// The clock of the executor stands at `at`: what was to strike by then strikes.
+    #[cfg(madsim)]
+    pub(crate) fn clock_is(&self, at: Mono) {
+        let mut state = self.lock();
+        state.node.time = state.node.time.max(at);
+        if !state.armed.is_empty() {
+            state.strike_timed();
+        }
+    }
+
+    /// When the next fault strikes that strikes by the clock.
+    #[cfg(madsim)]
+    pub(crate) fn next_timed_fault(&self) -> Option<Mono> {
+        self.lock().next_timed_fault()
+    }
+
+    /// Virtual time since the begin of the run.
+    pub fn time(&self) -> Mono {
+        self.lock().node.time
+    }
+
     /// Comes back after `span` of virtual time.
     pub(crate) fn sleep(&self, span: Span) -> Sleep {
-        Sleep { sim: self.clone(), until: self.lock().node.time.after(span) }
+        Sleep { sim: self.clone(), until: self.lock().node.time.after(span), waker: None }
     }
 }
 
@@ -350,15 +383,26 @@ fn timed(fault: &Fault) -> Option<Mono> {
 pub(crate) struct Sleep {
     sim: Sim,
     until: Mono,
+    /// Whom its timer wakes.
+    waker: Option<Waker>,
 }
 
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.sim.lock();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let sim = self.sim.clone();
+        let mut state = sim.lock();
         if state.node.time >= self.until {
             return Poll::Ready(());
+        }
+        if self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            return Poll::Pending;
+        }
+        self.waker = Some(context.waker().clone());
+        #[cfg(madsim)]
+        if executor::madsim::wake_at(self.until, context) {
+            return Poll::Pending;
         }
         state.timers_made += 1;
         let key = (self.until, state.timers_made);
