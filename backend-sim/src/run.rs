@@ -2,15 +2,21 @@
 //! shrinking and explanation stand on.
 
 use crate::{
+    Sim,
     check::Violation,
-    executor::{Executor, ExecutorKind, Stepping},
+    executor::{ExecutorKind, Stepping},
     generate,
-    history::{Answer, History},
+    history::{Answer, History, Passed, violation},
+    marks::Marks,
     profile::Profile,
     trace::Trace,
 };
 use holdfast_core::driver::BringUpReport;
-use std::collections::BTreeMap;
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -45,28 +51,38 @@ pub fn history_of(seed: u64, profile: &Profile) -> History {
     generate::history_of(seed, profile)
 }
 
-/// Runs a history on an executor of this build.
+/// Runs a history on an executor of this build. A panic is a violation like any other.
 pub fn run_history(history: &History, executor: ExecutorKind) -> Outcome {
-    match executor {
-        ExecutorKind::Stepping => run_with(history, &Stepping),
+    let sim = history.node();
+    let passed = catch_unwind(AssertUnwindSafe(|| match executor {
+        ExecutorKind::Stepping => history.run_on(&sim, &Stepping),
         #[cfg(madsim)]
-        ExecutorKind::Madsim => crate::executor::madsim::alone(|| {
-            run_with(history, &crate::executor::madsim::Madsim::new(history.seed))
-        }),
-    }
+        ExecutorKind::Madsim => {
+            use crate::executor::madsim::{Madsim, alone};
+            alone(|| history.run_on(&sim, &Madsim::new(history.seed)))
+        }
+    }));
+    let passed = passed.unwrap_or_else(|panic| Err(violation("nothing panics", said(&*panic))));
+    outcome(&sim, passed)
 }
 
-fn run_with<E: Executor>(history: &History, executor: &E) -> Outcome {
-    let sim = history.node();
-    let (violation, passed) = match history.run_on(&sim, executor) {
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".to_owned())
+}
+
+fn outcome(sim: &Sim, passed: Result<Passed, Violation>) -> Outcome {
+    let (violation, passed) = match passed {
         Ok(passed) => (None, Some(passed)),
         Err(violation) => (Some(violation), None),
     };
     let trace = sim.trace();
     let mut cases: BTreeMap<String, u64> = BTreeMap::new();
-    for report in passed.iter().flat_map(|passed| &passed.reports) {
+    for report in passed.iter().flat_map(|passed| passed.reports.iter().chain(&passed.seen)) {
         *cases.entry(report.case.to_string()).or_default() += 1;
     }
+    let marks = passed.as_ref().map(|passed| Marks::of(passed, trace.calls())).unwrap_or_default();
     let lane_calls = passed.as_ref().map_or(0, |passed| passed.calls);
     let (answers, reports) = passed.map(|passed| (passed.answers, passed.reports)).unwrap_or_default();
     Outcome {
@@ -75,7 +91,7 @@ fn run_with<E: Executor>(history: &History, executor: &E) -> Outcome {
         trace,
         violation,
         struck: sim.faults_struck(),
-        marks: BTreeMap::new(),
+        marks,
         cases,
         lane_calls,
         virtual_ms: sim.time().0 / 1_000_000,

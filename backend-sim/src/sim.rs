@@ -162,9 +162,12 @@ impl Sim {
         self.lock().armed.extend(plan.faults.into_iter().map(|fault| Armed { fault, seen: 0 }));
     }
 
-    /// Forgets the faults that have not struck.
+    /// Faults stop: those that have not struck never do, the disk has room, strangers leave the host's ports.
     pub fn disarm(&self) {
-        self.lock().armed.clear();
+        let mut state = self.lock();
+        state.armed.clear();
+        state.node.disk.full = false;
+        state.node.foreign_ports.clear();
     }
 
     /// How often each kind of fault struck, by name.

@@ -47,7 +47,8 @@ impl Before {
         named("acknowledged operations survive", answered(records, answers))?;
         let touched = self.with_members(touched(answers), answers);
         named("bystanders keep their addresses", self.same_records(records, &touched))?;
-        if strikes.iter().any(kills_workloads) {
+        let taken_down = answers.iter().any(|answer| answer.action == Action::TakeDown);
+        if taken_down || strikes.iter().any(kills_workloads) {
             return Ok(());
         }
         named("bystanders are not restarted", self.same_inits(node, &touched))
@@ -178,7 +179,12 @@ fn touched(answers: &[Answer]) -> BTreeSet<String> {
             | Action::Remove(name)
             | Action::RemovePod(name) => drop(names.insert(name.clone())),
             Action::CreatePod(request) => drop(names.insert(request.name.clone())),
-            Action::CreateNetwork(_) | Action::RemoveNetwork(_) | Action::BringUp | Action::Strike(_) => {}
+            Action::CreateNetwork(_)
+            | Action::RemoveNetwork(_)
+            | Action::BringUp
+            | Action::TakeDown
+            | Action::Up
+            | Action::Strike(_) => {}
         }
     }
     names
@@ -219,7 +225,7 @@ fn about(action: &Action) -> Option<(char, &str)> {
         Action::RemovePod(name) => Some(('p', name)),
         Action::CreateNetwork(request) => Some(('n', &request.name)),
         Action::RemoveNetwork(name) => Some(('n', name)),
-        Action::BringUp | Action::Strike(_) => None,
+        Action::BringUp | Action::TakeDown | Action::Up | Action::Strike(_) => None,
     }
 }
 
