@@ -10,6 +10,10 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # As root, the node, its tests and its demo run as this user, which `make setup` creates.
 export HOLDFAST_TEST_USER ?= holdfast
 
+# Seeds of `make sim`, and the share of them that every `make test` runs on madsim's runtime.
+SIM_WHICH = --seeds $(or $(SEEDS),2000) --from $(or $(FROM),0) --profile $(or $(PROFILE),default)
+SIM_TEST_SEEDS = 300
+
 .PHONY: help setup setup-lint setup-bench build demo test lint fmt sim chaos bench clean
 
 help: ## Explain the targets
@@ -17,7 +21,8 @@ help: ## Explain the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'Variables: SCENARIOS="pin_kill replug" (chaos), SEEDS=2000 FROM=0 (sim), RUNS=30 (bench),'
+	@echo 'Variables: SCENARIOS="pin_kill replug" (chaos), SEEDS=2000 FROM=0 PROFILE=default (sim),'
+	@echo '           RUNS=30 (bench),'
 	@echo '           HOLDFAST_TEST_USER=holdfast (whom the node runs as when make runs as root).'
 
 setup: ## Install what is missing (Debian packages, node user, /dev/net/tun); safe to repeat
@@ -45,13 +50,16 @@ test: setup lint ## Lint, then every test, end-to-end tests on the real kernel i
 lint: setup-lint ## Formatting, clippy with warnings denied, licences, bans and sources
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy-madsim
 	$(CARGO) deny --locked --log-level error check licenses bans sources
 
 fmt: ## Format the sources
 	$(CARGO) fmt --all
 
-sim: ## Run seeded histories on the simulated node (SEEDS=2000 FROM=0), and a kill at every step of each scenario
-	SEEDS=$(or $(SEEDS),2000) FROM=$(or $(FROM),0) $(CARGO) test --locked -p holdfast-sim
+sim: ## Run seeds on the simulated node, madsim first (SEEDS=2000 FROM=0 PROFILE=default), and a kill at every step
+	$(CARGO) test --locked -p holdfast-sim --test kill_at_every_step
+	$(CARGO) run --locked -p holdfast-sim --bin holdfast-sim -- run $(SIM_WHICH) --executor stepping
+	$(CARGO) sim-madsim run $(SIM_WHICH) --executor madsim
 
 chaos: setup build ## Real kills on a real node; SCENARIOS="…" picks some
 	$(TARGET_DIR)/release/holdfast-chaos run $(SCENARIOS)

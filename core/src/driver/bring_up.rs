@@ -125,8 +125,8 @@ struct Planned {
     names: BTreeMap<SandboxId, String>,
 }
 
-enum Planning {
-    Planned(Planned),
+/// Why nothing is brought up.
+enum NotNow {
     /// The user wants it down.
     Down,
     /// It is being taken down at this moment.
@@ -170,9 +170,9 @@ impl<'a, W: World> Run<'a, W> {
             }
         };
         let planned = match self.plan(&observed).await {
-            Ok(Planning::Planned(planned)) => planned,
-            Ok(Planning::Down) => return Outcome::Down,
-            Ok(Planning::GoingDown) => {
+            Ok(Ok(planned)) => planned,
+            Ok(Err(NotNow::Down)) => return Outcome::Down,
+            Ok(Err(NotNow::GoingDown)) => {
                 let said = "the node is being taken down; bring it up when that has ended";
                 if self.report.errors.iter().all(|error| error != said) {
                     self.report.errors.push(said.to_string());
@@ -199,7 +199,7 @@ impl<'a, W: World> Run<'a, W> {
     }
 
     /// Plans and writes the plan down in one transaction, so that no request comes between.
-    async fn plan(&mut self, observed: &Observed) -> Result<Planning, WorldError> {
+    async fn plan(&mut self, observed: &Observed) -> Result<Result<Planned, NotNow>, WorldError> {
         let wall = self.world.wall();
         let mut seed = [0_u8; 6];
         self.world.fill(&mut seed);
@@ -210,14 +210,14 @@ impl<'a, W: World> Run<'a, W> {
             let mut changes = Vec::new();
             if let Some(node) = &records.node {
                 if node.down && !up {
-                    return Err(Planning::Down);
+                    return Err(NotNow::Down);
                 }
                 if records
                     .operations
                     .values()
                     .any(|open| open.kind == OperationKind::TakeDown && open.daemon_generation == generation)
                 {
-                    return Err(Planning::GoingDown);
+                    return Err(NotNow::GoingDown);
                 }
                 let seen = crate::record::NodeRecord { down: false, ..with_helpers(node, observed) };
                 if seen != *node {
@@ -265,7 +265,7 @@ impl<'a, W: World> Run<'a, W> {
                 named.filter_map(|id| Some((id.clone(), records.sandboxes.get(id)?.name.clone()))).collect();
             Ok((changes, Planned { plan, node, works, names }))
         });
-        Ok(planned.await?.map_or_else(|refused| refused, Planning::Planned))
+        Ok(planned.await?)
     }
 
     fn note(&mut self, planned: &Planned) {
