@@ -145,8 +145,6 @@ pub struct Answer {
 pub struct Passed {
     /// Calls from the first of the lanes to their end or the kill.
     pub calls: u64,
-    /// Digest of the trace.
-    pub hash: u64,
     /// What was answered.
     pub answers: Vec<Answer>,
     /// The bring-ups after the faults.
@@ -248,8 +246,7 @@ impl History {
             before.judge(node, &answers, &self.strikes())?;
             midway.reported(node, &reports)
         })?;
-        let hash = sim.trace().hash();
-        Ok(Passed { calls, hash, answers, reports, seen, killed_in_bring_up, faults: sim.faults_struck() })
+        Ok(Passed { calls, answers, reports, seen, killed_in_bring_up, faults: sim.faults_struck() })
     }
 
     /// Every fault that may strike.

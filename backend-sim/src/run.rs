@@ -77,16 +77,17 @@ fn outcome(sim: &Sim, passed: Result<Passed, Violation>) -> Outcome {
         Ok(passed) => (None, Some(passed)),
         Err(violation) => (Some(violation), None),
     };
-    let trace = sim.trace();
+    let trace = sim.take_trace();
     let mut cases: BTreeMap<String, u64> = BTreeMap::new();
     for report in passed.iter().flat_map(|passed| passed.reports.iter().chain(&passed.seen)) {
         *cases.entry(report.case.to_string()).or_default() += 1;
     }
+    let trace_hash = trace.hash();
     let marks = passed.as_ref().map(|passed| Marks::of(passed, trace.calls())).unwrap_or_default();
     let lane_calls = passed.as_ref().map_or(0, |passed| passed.calls);
     let (answers, reports) = passed.map(|passed| (passed.answers, passed.reports)).unwrap_or_default();
     Outcome {
-        trace_hash: trace.hash(),
+        trace_hash,
         calls: trace.len(),
         trace,
         violation,

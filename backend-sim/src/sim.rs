@@ -66,6 +66,8 @@ pub(crate) struct State {
     daemon_calls: u64,
     violation: Option<Violation>,
     history: History,
+    /// Whether anything may differ from when the invariants were looked at.
+    changed: bool,
 }
 
 /// A simulated node over all its daemons and boots.
@@ -118,6 +120,7 @@ impl Sim {
             daemon_calls: 0,
             violation: None,
             history: History::default(),
+            changed: true,
         })))
     }
 
@@ -149,7 +152,9 @@ impl Sim {
 
     /// Looks at the node, or changes it between calls.
     pub fn with_node<T>(&self, look: impl FnOnce(&mut Node) -> T) -> T {
-        look(&mut self.lock().node)
+        let mut state = self.lock();
+        state.changed = true;
+        look(&mut state.node)
     }
 
     /// Lets a fault strike now.
@@ -173,6 +178,11 @@ impl Sim {
     /// How often each kind of fault struck, by name.
     pub fn faults_struck(&self) -> BTreeMap<String, u64> {
         self.lock().struck.clone()
+    }
+
+    /// Takes the calls so far out.
+    pub(crate) fn take_trace(&self) -> Trace {
+        std::mem::take(&mut self.lock().trace)
     }
 
     /// The calls so far.
@@ -255,17 +265,17 @@ impl State {
     }
 
     /// Begins a call; `None` when its caller is dead, before it or by a fault that strikes before it.
-    pub(crate) fn begin(&mut self, incarnation: u32, call: &str, subject: String) -> Option<Begun> {
+    pub(crate) fn begin(&mut self, incarnation: u32, call: &str, subject: &str) -> Option<Begun> {
         if !self.lives(incarnation) {
             return None;
         }
-        let nth = self.trace.begin(incarnation, self.node.time, call, subject.clone());
+        let nth = self.trace.begin(incarnation, self.node.time, call, subject.to_owned());
         let own = self.daemon_calls;
         self.daemon_calls += 1;
         let latency = self.streams.latency.below(self.config.latency_max_us.saturating_add(1));
         let mut begun =
             Begun { nth, takes: Span(latency.saturating_mul(1_000)), verdict: None, after: Vec::new() };
-        for fault in self.take_faults(nth, own, call, &subject) {
+        for fault in self.take_faults(nth, own, call, subject) {
             self.note(nth, &fault);
             self.count(&fault.kind);
             match (&fault.kind, fault.side) {
@@ -280,6 +290,18 @@ impl State {
             }
         }
         self.lives(incarnation).then_some(begun)
+    }
+
+    /// The effect of a call happens. What only looks changes nothing.
+    pub(crate) fn effect<T>(&mut self, call: &str, effect: impl FnOnce(&mut Node) -> T) -> T {
+        let looks = call == "store.read" || call.ends_with(".observe");
+        self.changed |= !looks;
+        let result = effect(&mut self.node);
+        // Records keep no namespace alive.
+        if !looks && !call.starts_with("store.") {
+            self.node.settle();
+        }
+        result
     }
 
     /// Ends a call; `None` when a fault killed its caller on the way.
@@ -300,6 +322,7 @@ impl State {
     }
 
     fn strike(&mut self, kind: &FaultKind) {
+        self.changed = true;
         self.node.strike(kind);
         if *kind == FaultKind::PowerLoss {
             self.history.power_lost();
@@ -307,9 +330,9 @@ impl State {
         self.look();
     }
 
-    /// Looks at the invariants; the first violation stays.
+    /// Looks at the invariants; the first violation stays. Where nothing changed, what held before holds still.
     fn look(&mut self) {
-        if self.config.check && self.violation.is_none() {
+        if std::mem::take(&mut self.changed) && self.config.check && self.violation.is_none() {
             self.violation = check::after_call(&mut self.node, &mut self.history).err();
         }
     }
@@ -317,6 +340,9 @@ impl State {
     fn take_faults(&mut self, nth: u64, own: u64, call: &str, subject: &str) -> Vec<Fault> {
         let daemon = self.daemons;
         let mut taken = Vec::new();
+        if self.armed.is_empty() {
+            return taken;
+        }
         self.armed.retain_mut(|armed| {
             let strikes = match &armed.fault.at {
                 At::Call { nth: at } => *at == nth,
