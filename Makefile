@@ -10,10 +10,8 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # As root, the node, its tests and its demo run as this user, which `make setup` creates.
 export HOLDFAST_TEST_USER ?= holdfast
 
-# Seeds of `make sim`, and the share of them that every `make test` runs on madsim's runtime.
+# The seeds of `make sim`.
 SIM_WHICH = --seeds $(or $(SEEDS),2000) --from $(or $(FROM),0) --profile $(or $(PROFILE),default)
-SIM_TEST_SEEDS = 300
-
 .PHONY: help setup setup-lint setup-bench build demo test lint fmt sim chaos bench clean
 
 help: ## Explain the targets
@@ -40,12 +38,16 @@ build: ## Build the release binaries
 demo: setup build ## Run a node, kill everything it is made of, and watch the workloads live on
 	$(TARGET_DIR)/release/holdfast-chaos demo
 
-# The binaries come first: end-to-end tests run the real `holdfast`. scripts/test-total.sh prints the last line,
-# the sum over all test binaries, and fails if no test ran.
+# The binaries come first: end-to-end tests run the real `holdfast`. The simulator's seeds run once more on madsim's
+# runtime, in a build of its own. scripts/test-total.sh prints the last line, the sum over all test binaries, and fails
+# if no test ran.
 test: setup lint ## Lint, then every test, end-to-end tests on the real kernel included
 	$(CARGO) build --locked --workspace --bins
+	{ failed=0; \
 	HOLDFAST_BIN=$(abspath $(TARGET_DIR))/debug/holdfast HOLDFAST_CHAOS_BIN=$(abspath $(TARGET_DIR))/debug/holdfast-chaos \
-		$(CARGO) test --locked --workspace --no-fail-fast 2>&1 | scripts/test-total.sh
+		$(CARGO) test --locked --workspace --no-fail-fast || failed=1; \
+	$(CARGO) test-madsim --test seeds --test determinism --no-fail-fast || failed=1; \
+	exit $$failed; } 2>&1 | scripts/test-total.sh
 
 lint: setup-lint ## Formatting, clippy with warnings denied, licences, bans and sources
 	$(CARGO) fmt --all -- --check
@@ -66,6 +68,8 @@ chaos: setup build ## Real kills on a real node; SCENARIOS="…" picks some
 
 bench: setup-bench build ## Criterion benches, then p50/p99 of a real node and ratios against podman (RUNS=30)
 	$(CARGO) bench --locked -p holdfast-benches
+	$(CARGO) bench-madsim
+	$(CARGO) run --release --locked -p holdfast-sim --bin holdfast-sim -- memory --seeds $(or $(MEMORY_SEEDS),100000) --profile kills
 	$(CARGO) build --release --locked -p holdfast-benches --bins
 	$(TARGET_DIR)/release/holdfast-bench-node --runs $(or $(RUNS),30)
 
