@@ -292,13 +292,15 @@ impl State {
         self.lives(incarnation).then_some(begun)
     }
 
-    /// The effect of a call happens. What only looks changes nothing.
+    /// The effect of a call happens. What only looks changes nothing, and how far an operation has come is no
+    /// matter of any invariant; records keep no namespace alive.
     pub(crate) fn effect<T>(&mut self, call: &str, effect: impl FnOnce(&mut Node) -> T) -> T {
-        let looks = call == "store.read" || call.ends_with(".observe");
-        self.changed |= !looks;
+        let structure = self.node.disk.structure;
         let result = effect(&mut self.node);
-        // Records keep no namespace alive.
-        if !looks && !call.starts_with("store.") {
+        if call.starts_with("store.") {
+            self.changed |= self.node.disk.structure != structure;
+        } else if !call.ends_with(".observe") {
+            self.changed = true;
             self.node.settle();
         }
         result

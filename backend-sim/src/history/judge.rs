@@ -22,13 +22,24 @@ pub struct Before {
     records: Records,
     inits: BTreeMap<ContainerId, ProcessRef>,
     links: BTreeMap<SandboxId, BTreeSet<(Ns, Ns)>>,
+    /// Containers that run and whose record does not say so: the answer to their start was lost.
+    unheard: BTreeSet<ContainerId>,
 }
 
 impl Before {
     /// Looks.
     pub fn of(node: &Node) -> Self {
         let records = node.disk.records().clone();
-        Self { inits: inits(node), links: links(node), records }
+        let inits = inits(node);
+        let heard = |id: &ContainerId, init: &ProcessRef| {
+            records
+                .containers
+                .get(id)
+                .and_then(|record| record.running())
+                .is_some_and(|(known, _)| known == init)
+        };
+        let unheard = inits.iter().filter(|(id, init)| !heard(id, init)).map(|(id, _)| id.clone()).collect();
+        Self { inits, links: links(node), unheard, records }
     }
 
     /// Judges the node as it is once faults have stopped and it is whole.
@@ -120,6 +131,10 @@ impl Before {
             }
             // One that is not to run, or ended and stays so by its policy, was not cured.
             if !wants_plug(sandbox, &members) || members.iter().any(|it| !inits_now.contains_key(&it.id)) {
+                continue;
+            }
+            // Started again or found started: for one that nobody had heard of, both are true.
+            if members.iter().any(|it| self.unheard.contains(&it.id)) {
                 continue;
             }
             let Some(cure) = reports.iter().filter_map(|report| report.cures.get(name)).max() else {
