@@ -281,7 +281,7 @@ fn answered(records: &Records, answers: &[Answer]) -> Result<(), String> {
             }
             (Action::Start(name) | Action::Restart(name), Some(Ok(()))) => runs(name),
             (Action::Stop(name), Some(Ok(()))) => {
-                container(name).is_some_and(|record| record.desired == Desired::Stopped)
+                container(name).is_some_and(|record| !record.wants_to_run() && record.running().is_none())
             }
             (Action::Remove(name), Some(Ok(()))) => container(name).is_none(),
             (Action::CreatePod(request), Some(Ok(()))) => sandbox(&request.name).is_some(),
