@@ -147,7 +147,15 @@ pub(super) fn draw_plan(stream: &mut Stream, profile: &Profile) -> FaultPlan {
         let fault = weighted(draw.stream, &on)?;
         let kind = (fault.draw)(&mut draw);
         let side = if draw.stream.chance(50) { Side::Before } else { Side::After };
-        Some(Fault { at: draw.at(fault.at), side, kind })
+        let at = draw.at(fault.at);
+        // A start that fails for good in a bring-up leaves a workload that is reported as failed, rightly; that the
+        // node is whole afterwards, as is asked here, would be wrong.
+        let for_good = |call: &str| call == "containers.start" && matches!(kind, FaultKind::Fail(_));
+        let kind = match &at {
+            At::Named { call, .. } if for_good(call) => FaultKind::Fail(Class::Transient),
+            _ => kind,
+        };
+        Some(Fault { at, side, kind })
     });
     FaultPlan { faults: faults.collect() }
 }
