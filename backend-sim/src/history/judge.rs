@@ -22,13 +22,24 @@ pub struct Before {
     records: Records,
     inits: BTreeMap<ContainerId, ProcessRef>,
     links: BTreeMap<SandboxId, BTreeSet<(Ns, Ns)>>,
+    /// Containers that run and whose record does not say so: the answer to their start was lost.
+    unheard: BTreeSet<ContainerId>,
 }
 
 impl Before {
     /// Looks.
     pub fn of(node: &Node) -> Self {
         let records = node.disk.records().clone();
-        Self { inits: inits(node), links: links(node), records }
+        let inits = inits(node);
+        let heard = |id: &ContainerId, init: &ProcessRef| {
+            records
+                .containers
+                .get(id)
+                .and_then(|record| record.running())
+                .is_some_and(|(known, _)| known == init)
+        };
+        let unheard = inits.iter().filter(|(id, init)| !heard(id, init)).map(|(id, _)| id.clone()).collect();
+        Self { inits, links: links(node), unheard, records }
     }
 
     /// Judges the node as it is once faults have stopped and it is whole.
@@ -47,7 +58,8 @@ impl Before {
         named("acknowledged operations survive", answered(records, answers))?;
         let touched = self.with_members(touched(answers), answers);
         named("bystanders keep their addresses", self.same_records(records, &touched))?;
-        if strikes.iter().any(kills_workloads) {
+        let taken_down = answers.iter().any(|answer| answer.action == Action::TakeDown);
+        if taken_down || strikes.iter().any(kills_workloads) {
             return Ok(());
         }
         named("bystanders are not restarted", self.same_inits(node, &touched))
@@ -121,6 +133,10 @@ impl Before {
             if !wants_plug(sandbox, &members) || members.iter().any(|it| !inits_now.contains_key(&it.id)) {
                 continue;
             }
+            // Started again or found started: for one that nobody had heard of, both are true.
+            if members.iter().any(|it| self.unheard.contains(&it.id)) {
+                continue;
+            }
             let Some(cure) = reports.iter().filter_map(|report| report.cures.get(name)).max() else {
                 return not_true(format!("{name} is in no report"));
             };
@@ -178,7 +194,12 @@ fn touched(answers: &[Answer]) -> BTreeSet<String> {
             | Action::Remove(name)
             | Action::RemovePod(name) => drop(names.insert(name.clone())),
             Action::CreatePod(request) => drop(names.insert(request.name.clone())),
-            Action::CreateNetwork(_) | Action::RemoveNetwork(_) | Action::BringUp | Action::Strike(_) => {}
+            Action::CreateNetwork(_)
+            | Action::RemoveNetwork(_)
+            | Action::BringUp
+            | Action::TakeDown
+            | Action::Up
+            | Action::Strike(_) => {}
         }
     }
     names
@@ -222,7 +243,7 @@ fn about(action: &Action) -> Option<(char, &str)> {
         Action::RemovePod(name) => Some(('p', name)),
         Action::CreateNetwork(request) => Some(('n', &request.name)),
         Action::RemoveNetwork(name) => Some(('n', name)),
-        Action::BringUp | Action::Strike(_) => None,
+        Action::BringUp | Action::TakeDown | Action::Up | Action::Strike(_) => None,
     }
 }
 
@@ -271,7 +292,9 @@ fn answered(records: &Records, answers: &[Answer]) -> Result<(), String> {
             }
             (Action::Start(name) | Action::Restart(name), Some(Ok(()))) => runs(name) || goes(name),
             (Action::Stop(name), Some(Ok(()))) => {
-                goes(name) || container(name).is_some_and(|record| record.desired == Desired::Stopped)
+                goes(name)
+                    || container(name)
+                        .is_some_and(|record| !record.wants_to_run() && record.running().is_none())
             }
             (Action::Remove(name), Some(Ok(()))) => container(name).is_none(),
             (Action::CreatePod(request), Some(Ok(()))) => sandbox(&request.name).is_some(),

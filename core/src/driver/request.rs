@@ -17,8 +17,11 @@ use alloc::{boxed::Box, format};
 
 /// How long a request waits for another operation on the same object.
 const BUSY_WAIT: Span = Span::from_secs(60);
-/// How often it looks whether that has ended.
-const BUSY_POLL: Span = Span::from_ms(5);
+/// How long it waits before it looks whether that has ended: twice as long each time, since what takes long takes
+/// longer, and each look is a transaction.
+const BUSY_POLL_FIRST: Span = Span::from_ms(5);
+/// The longest it waits between two looks.
+const BUSY_POLL_MAX: Span = Span::from_ms(100);
 
 enum Refused {
     Request(Refusal),
@@ -32,6 +35,7 @@ async fn carry_out<W: World, T: Send + Clone>(
     admit: impl Fn(&Records, &Stamp) -> Result<Admission<T>, Refusal> + Send + Sync,
 ) -> Result<T, RequestError> {
     let deadline = world.now().after(BUSY_WAIT);
+    let mut poll = BUSY_POLL_FIRST;
     loop {
         let mut random = [0_u8; 32];
         world.fill(&mut random);
@@ -53,7 +57,8 @@ async fn carry_out<W: World, T: Send + Clone>(
                 if world.now() >= deadline {
                     return Err(refusal.into());
                 }
-                world.sleep(BUSY_POLL).await;
+                world.sleep(poll).await;
+                poll = Span(poll.0.saturating_mul(2).min(BUSY_POLL_MAX.0));
             }
         }
     }
