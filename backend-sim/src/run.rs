@@ -53,17 +53,27 @@ pub fn history_of(seed: u64, profile: &Profile) -> History {
 
 /// Runs a history on an executor of this build. A panic is a violation like any other.
 pub fn run_history(history: &History, executor: ExecutorKind) -> Outcome {
+    run_on(&history.node(), history, executor)
+}
+
+/// As [`run_history`], with a trace that also says which processes began and ended. Slower.
+pub fn watch_history(history: &History, executor: ExecutorKind) -> Outcome {
     let sim = history.node();
+    sim.watch_processes();
+    run_on(&sim, history, executor)
+}
+
+fn run_on(sim: &Sim, history: &History, executor: ExecutorKind) -> Outcome {
     let passed = catch_unwind(AssertUnwindSafe(|| match executor {
-        ExecutorKind::Stepping => history.run_on(&sim, &Stepping),
+        ExecutorKind::Stepping => history.run_on(sim, &Stepping),
         #[cfg(madsim)]
         ExecutorKind::Madsim => {
             use crate::executor::madsim::{Madsim, alone};
-            alone(|| history.run_on(&sim, &Madsim::new(history.seed)))
+            alone(|| history.run_on(sim, &Madsim::new(history.seed)))
         }
     }));
     let passed = passed.unwrap_or_else(|panic| Err(violation("nothing panics", said(&*panic))));
-    outcome(&sim, passed)
+    outcome(sim, passed)
 }
 
 /// What a panic said.

@@ -72,7 +72,7 @@ const TAIL_CALLS: usize = 40;
 const FAILURES_MAX: usize = 20;
 
 impl Failure {
-    /// Writes the history down as a file that replays it, in the form of `regressions/`.
+    /// Writes the history down as a file that replays it, in the form of `chaos/regressions/`.
     ///
     /// # Errors
     /// When it cannot be written.

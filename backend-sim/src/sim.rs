@@ -9,7 +9,7 @@ use crate::{
     fault::{At, Fault, FaultKind, FaultPlan, Side},
     model::{Node, Role},
     random::Streams,
-    trace::Trace,
+    trace::{ProcessEvent, Trace},
 };
 use holdfast_core::{
     error::Class,
@@ -53,6 +53,8 @@ struct Armed {
 }
 
 pub(crate) struct State {
+    /// The processes last seen and what they are, where they are watched.
+    watched: Option<BTreeMap<ProcessRef, String>>,
     pub(crate) node: Node,
     pub(crate) streams: Streams,
     pub(crate) trace: Trace,
@@ -107,6 +109,7 @@ impl Sim {
         node.fd_store = config.fd_store;
         node.stubborn.clone_from(&config.stubborn);
         Self(Arc::new(Mutex::new(State {
+            watched: None,
             node,
             streams: Streams::new(config.seed),
             trace: Trace::default(),
@@ -155,6 +158,13 @@ impl Sim {
         let mut state = self.lock();
         state.changed = true;
         look(&mut state.node)
+    }
+
+    /// From here on the trace says which processes begin and end.
+    pub fn watch_processes(&self) {
+        let mut state = self.lock();
+        state.watched = Some(BTreeMap::new());
+        state.note_processes();
     }
 
     /// Lets a fault strike now.
@@ -334,9 +344,30 @@ impl State {
 
     /// Looks at the invariants; the first violation stays. Where nothing changed, what held before holds still.
     fn look(&mut self) {
+        if self.changed && self.watched.is_some() {
+            self.note_processes();
+        }
         if std::mem::take(&mut self.changed) && self.config.check && self.violation.is_none() {
             self.violation = check::after_call(&mut self.node, &mut self.history).err();
         }
+    }
+
+    fn note_processes(&mut self) {
+        let Some(before) = self.watched.take() else { return };
+        let now: BTreeMap<ProcessRef, String> = self
+            .node
+            .processes
+            .iter()
+            .filter_map(|process| Some((process.reference.clone(), self.node.name_of(&process.role)?)))
+            .collect();
+        let (at_ns, calls) = (self.node.time.0, self.trace.len());
+        let ended = before.iter().filter(|(process, _)| !now.contains_key(process)).map(|it| (it, false));
+        let begun = now.iter().filter(|(process, _)| !before.contains_key(process)).map(|it| (it, true));
+        for ((process, who), began) in ended.chain(begun) {
+            let (who, pid) = (who.clone(), process.pid);
+            self.trace.note_process(ProcessEvent { at_ns, calls, who, pid, began });
+        }
+        self.watched = Some(now);
     }
 
     fn take_faults(&mut self, nth: u64, own: u64, call: &str, subject: &str) -> Vec<Fault> {

@@ -41,10 +41,27 @@ impl fmt::Display for CallRecord {
     }
 }
 
+/// A process of the node that began or ended; recorded only where it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessEvent {
+    /// Virtual time, in nanoseconds since the begin of the run.
+    pub at_ns: u64,
+    /// Calls that had begun by then.
+    pub calls: u64,
+    /// What it is: `daemon`, `pin`, `monitor of web`, `web`, ….
+    pub who: String,
+    /// Its number.
+    pub pid: u32,
+    /// Began, or ended.
+    pub began: bool,
+}
+
 /// The calls of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
     calls: Vec<CallRecord>,
+    /// Processes, where they are watched; no part of the digest.
+    processes: Vec<ProcessEvent>,
 }
 
 impl Trace {
@@ -66,6 +83,16 @@ impl Trace {
     /// The record of call `nth`.
     pub(crate) fn call_mut(&mut self, nth: u64) -> Option<&mut CallRecord> {
         self.calls.get_mut(usize::try_from(nth).ok()?)
+    }
+
+    /// Notes a process that began or ended.
+    pub(crate) fn note_process(&mut self, event: ProcessEvent) {
+        self.processes.push(event);
+    }
+
+    /// Processes that began and ended, if they were watched.
+    pub fn processes(&self) -> &[ProcessEvent] {
+        &self.processes
     }
 
     /// All calls.

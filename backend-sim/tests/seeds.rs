@@ -50,7 +50,7 @@ fn fresh_seeds() {
 /// Each file is a history with a sentence on what it was: it once failed, and never may again.
 #[test]
 fn regressions() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../chaos/regressions");
     let mut count = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();

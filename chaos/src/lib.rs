@@ -7,6 +7,7 @@
 //! * [`node`]: a node of its own per scenario, and the one place that knows the JSON of the CLI.
 //! * [`stage`]: the workloads that scenarios kill things under, and the zero-leak check at the end.
 //! * [`traffic`]: pings, TCP streams and HTTP requests that count what they lose.
+//! * [`sim`]: replays, shrinks and explains simulated failures; it alone links the project's code.
 //! * [`scenarios`]: the named scenarios; [`demo`]: the story that `make demo` tells.
 
 pub mod census;
@@ -22,5 +23,6 @@ pub mod privileged;
 pub mod process;
 pub mod report;
 pub mod scenarios;
+pub mod sim;
 pub mod stage;
 pub mod traffic;

@@ -111,6 +111,23 @@ impl Default for Node {
 }
 
 impl Node {
+    /// What a process of the node is, in words; `None` for what is not of the node.
+    pub fn name_of(&self, role: &Role) -> Option<String> {
+        let container = |id: &ContainerId| {
+            let record = self.disk.records().containers.get(id);
+            record.map_or_else(|| id.to_string(), |record| record.name.clone())
+        };
+        match role {
+            Role::Daemon(_) => Some("daemon".to_owned()),
+            Role::Pin => Some("pin".to_owned()),
+            Role::Control { .. } => Some("control".to_owned()),
+            Role::Uplink { .. } => Some("uplink".to_owned()),
+            Role::Monitor { container: id, .. } => Some(format!("monitor of {}", container(id))),
+            Role::Init { container: id, .. } => Some(container(id)),
+            Role::Manager | Role::Stranger => None,
+        }
+    }
+
     /// The running boot.
     pub fn boot_id(&self) -> BootId {
         BootId::from_raw(format!("00000000-0000-4000-8000-{:012}", self.boots))
