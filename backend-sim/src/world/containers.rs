@@ -73,10 +73,15 @@ impl Containers for SimWorld {
         .await
     }
 
-    async fn remove_files(&self, id: &ContainerId, _pin: Option<&ProcessRef>) -> Result<(), ContainerError> {
+    async fn remove_files(&self, id: &ContainerId, pin: Option<&ProcessRef>) -> Result<(), ContainerError> {
         self.step("containers.remove_files", id.to_string(), at_once, |node| {
             if node.init_of(id).is_some() {
                 return Err((Class::Conflict, "its process lives".to_owned()));
+            }
+            if node.disk.containers.contains_key(id)
+                && pin.is_some_and(|pin| node.inside_of(pin).mount.is_none())
+            {
+                return Err((Class::Transient, "the pin is dead, the root cannot be unmounted".to_owned()));
             }
             node.disk.containers.remove(id);
             Ok(())

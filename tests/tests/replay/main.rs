@@ -1,0 +1,80 @@
+//! Histories of the simulator replayed on the real kernel: the same requests and the same kills, through the same
+//! drivers, on the model and on a real node side by side. After every step what is observed and what is recorded is
+//! brought into one form and compared; a difference is a bug in the model or in the node, and fails.
+//!
+//! The process of a case is the daemon itself, so that a killed daemon is a World that is dropped between two steps.
+//! `HOLDFAST_REPLAY_SEEDS` (default 4) and `HOLDFAST_REPLAY_FROM` (default 0) say which drawn histories are replayed
+//! beside the named ones.
+
+mod histories;
+mod normal;
+mod real;
+mod side;
+mod simulated;
+
+use anyhow::{Context as _, Result, ensure};
+use histories::History;
+use holdfast_sim::history::Action;
+use holdfast_tests::{
+    runner::{self, Context, case},
+    stage::Stage,
+};
+use normal::Normal;
+use real::Real;
+use side::Side;
+use simulated::Simulated;
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+/// How long the kernel and the monitors may take to show what the model shows at once: links die up to 50 ms after
+/// their namespace, and an exit file follows its process.
+const SETTLE: Duration = Duration::from_secs(4);
+
+fn play(context: &Context) -> Result<()> {
+    let stage = Stage::new(context)?;
+    let history = histories::find(context.name).context("no such history")?.fit(&stage)?;
+    let mut simulated = Simulated::new(&history)?;
+    let mut real = Real::new(stage)?;
+    for (number, action) in history.steps.iter().enumerate() {
+        step(&mut simulated, &mut real, action)
+            .with_context(|| format!("step {number}, {}", histories::describe(action)))?;
+    }
+    for action in simulated.rest() {
+        step(&mut simulated, &mut real, &action)
+            .with_context(|| format!("at the end, {}", histories::describe(&action)))?;
+    }
+    real.end()
+}
+
+/// One step on both sides, and the comparison of what it was answered and what is then to be seen.
+fn step(simulated: &mut Simulated, real: &mut Real, action: &Action) -> Result<()> {
+    let (model, kernel) = (simulated.act(action)?, real.act(action)?);
+    ensure!(model == kernel, "the model answers {model:?}, the node {kernel:?}");
+    let model = simulated.look()?;
+    let started = Instant::now();
+    loop {
+        let differing = Normal::differing(&model, &real.look()?);
+        if differing.is_empty() {
+            break;
+        }
+        ensure!(started.elapsed() < SETTLE, "model and node differ:\n{}", differing.join("\n"));
+        holdfast_chaos::poll::rest(Duration::from_millis(20));
+    }
+    if *action == Action::BringUp {
+        let differing = Normal::differing(&simulated.reach()?, &real.reach()?);
+        ensure!(differing.is_empty(), "model and node differ in who reaches whom:\n{}", differing.join("\n"));
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = holdfast_linux::internal::dispatch(|| {}) {
+        return code;
+    }
+    let names: Vec<&'static str> =
+        histories::all().into_iter().map(|History { name, .. }| &*String::leak(name)).collect();
+    let cases: Vec<_> = names.into_iter().map(|name| case(name, play).without_binaries()).collect();
+    runner::main(&cases)
+}
