@@ -68,7 +68,11 @@ impl Containers for SimWorld {
             if node.init_of(id).is_some_and(|(_, start)| start <= incarnation) {
                 return Err((Class::Conflict, "its process lives".to_owned()));
             }
-            clean(node, id, incarnation, pin)
+            clean(node, id, incarnation, pin)?;
+            if let Some(files) = node.disk.containers.get_mut(id).filter(|_| pin.is_some()) {
+                files.exits.retain(|start, _| *start > incarnation);
+            }
+            Ok(())
         })
         .await
     }
@@ -161,9 +165,10 @@ fn start(node: &mut Node, plan: &ContainerPlan, pin: &ProcessRef) -> Result<Star
     Ok(Started { init, monitor })
 }
 
-/// Deletes runtime state, mount and monitor of a dead start and of those before it. With a dead pin the mount cannot
-/// be reached, and the state stays so that somebody comes back for it. Without a pin nobody knows whether the mount
-/// is gone (descriptors may keep it): the files stay, which says that something remains.
+/// Deletes runtime state, mount and monitor of a dead start and of those before it; how they ended is kept, so that
+/// an end that is asked for twice is told twice. With a dead pin the mount cannot be reached, and the state stays so
+/// that somebody comes back for it. Without a pin nobody knows whether the mount is gone (descriptors may keep it):
+/// the files stay, which says that something remains.
 fn clean(
     node: &mut Node,
     id: &ContainerId,
@@ -189,7 +194,6 @@ fn clean(
     }
     if let Some(files) = node.disk.containers.get_mut(id) {
         files.starts.retain(|start| *start > incarnation);
-        files.exits.retain(|start, _| *start > incarnation);
     }
     Ok(())
 }

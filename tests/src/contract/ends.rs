@@ -43,7 +43,18 @@ pub async fn stop_handled<W: World>(world: &W, kill: &dyn Killer) -> Result<(), 
         .await
         .map_err(said("stop container"))?;
     let took = world.now().since(began);
-    ensure(exit.code == Some(128 + 15) && took < grace, || format!("it ended as {exit:?} in {took}"))
+    ensure(exit.code == Some(128 + 15) && took < grace, || format!("it ended as {exit:?} in {took}"))?;
+    let again = world
+        .stop_container(&container_id(), 1, SIGTERM, grace, Some(&node.pin))
+        .await
+        .map_err(said("stop container again"))?;
+    let seen = look(world, 1, &started).await?;
+    ensure(again == exit && seen.exit == Some(exit) && !seen.remains, || {
+        format!("asked twice it ended as {exit:?} and {again:?}, and reads as {seen:?}")
+    })?;
+    world.clean_container(&container_id(), 1, Some(&node.pin)).await.map_err(said("clean container"))?;
+    let seen = look(world, 2, &started).await?;
+    ensure(seen.exit.is_none_or(|exit| exit.code.is_none()), || format!("the next start reads as {seen:?}"))
 }
 
 pub async fn stop_ignored<W: World>(world: &W, kill: &dyn Killer) -> Result<(), String> {

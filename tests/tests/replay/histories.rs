@@ -16,7 +16,7 @@ use holdfast_tests::stage::{self, HOLD, Stage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Drawn histories that are replayed when nobody says how many.
-const SEEDS_DEFAULT: u64 = 4;
+const SEEDS_DEFAULT: u64 = 2;
 /// Actions of a drawn history, besides bystanders, kills and bring-ups.
 const ACTIONS_MAX: usize = 9;
 
@@ -58,6 +58,8 @@ fn kill(who: &[Victim]) -> Action {
 fn history(name: &str, acts: Vec<Action>) -> History {
     let mut steps = vec![Action::BringUp];
     steps.extend(scenarios::bystanders());
+    // One that another may reach: none of the bystanders may.
+    steps.push(Action::run("peer"));
     steps.extend(acts);
     History { name: name.to_owned(), seed: 0, stubborn: BTreeSet::new(), steps }
 }

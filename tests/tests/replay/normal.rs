@@ -2,7 +2,6 @@
 //! how many had it before, identities by names, times not at all.
 
 use holdfast_core::{
-    driver::VerifyReport,
     id::{ProcessRef, SandboxId},
     observed::{ContainerObserved, ControlObserved, Keeper, Observed, RouterObserved, UplinkObserved},
     record::{AttachmentRecord, NamespaceId, PortRecord, Records, RunState},
@@ -52,14 +51,10 @@ impl Normal {
         normal
     }
 
-    /// Of who was tried to reach whom.
-    pub fn of_reach(report: &VerifyReport) -> Self {
-        let mut normal = Self::default();
-        for result in &report.results {
-            let key = format!("reach {} → {} at {}", result.from, result.to, address(result.address));
-            normal.put(key, format!("{:?}, allowed {}", result.reached, result.allowed));
-        }
-        normal
+    /// Adds whether packets of one sandbox reached an address of another.
+    pub fn reached(&mut self, (from, to, at): (&str, &str, IpAddr), reached: bool, allowed: bool) {
+        let value = format!("reached {reached}, allowed {allowed}");
+        self.put(format!("{from} → {to} at {}", address(at)), value);
     }
 
     /// Every field that differs, with both values.

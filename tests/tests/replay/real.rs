@@ -19,7 +19,7 @@ use holdfast_sim::{
 };
 use holdfast_tests::{
     contract::Killer,
-    stage::{self, Stage},
+    stage::{self, HOLD, Stage},
 };
 use nix::libc;
 use std::time::Duration;
@@ -162,7 +162,10 @@ impl Side for Real {
             self.wait(side::ask(world, session, action))?
         };
         // A process 1 ignores what it does not handle yet: the next step may signal it.
-        victims(&self.records()?, &Victim::Inits).iter().try_for_each(stage::await_handler)?;
+        let records = self.records()?;
+        let handling = records.containers.values().filter(|record| record.spec.argv == [HOLD]);
+        let inits = handling.filter_map(|record| record.running()).map(|(init, _)| init);
+        inits.into_iter().try_for_each(stage::await_handler)?;
         Ok(told)
     }
 
@@ -172,7 +175,6 @@ impl Side for Real {
     }
 
     fn reach(&mut self) -> Result<Normal> {
-        let Daemon { world, session } = self.daemon()?;
-        self.wait(side::reach(world, session))
+        self.wait(side::reach(&self.daemon()?.world))?
     }
 }

@@ -77,6 +77,6 @@ impl Side for Simulated {
     }
 
     fn reach(&mut self) -> Result<Normal> {
-        run(&self.sim, side::reach(&self.world, &self.session))
+        run(&self.sim, side::reach(&self.world))?
     }
 }
