@@ -1,6 +1,6 @@
 //! What is replayed: named histories, and drawn ones.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, anyhow};
 use holdfast_core::{
     ops::request::{NetworkRequest, PodRequest, RootRequest, RunRequest},
     spec::{PortSpec, RestartPolicy},
@@ -9,6 +9,7 @@ use holdfast_sim::{
     fault::{FaultKind, Victim},
     generate,
     history::{Action, request},
+    profile::Profile,
     random::Stream,
     scenarios,
 };
@@ -34,21 +35,33 @@ pub struct History {
 }
 
 /// Every history: the named ones first.
-pub fn all() -> Vec<History> {
+///
+/// # Errors
+/// When the profile of the drawn ones cannot be read.
+pub fn all() -> Result<Vec<History>> {
     let number = |name: &str, default| {
         std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(default)
     };
     let from = number("HOLDFAST_REPLAY_FROM", 0);
     let until = from.saturating_add(number("HOLDFAST_REPLAY_SEEDS", SEEDS_DEFAULT));
-    named().into_iter().chain((from..until).map(drawn)).collect()
+    let profile = profile()?;
+    Ok(named().into_iter().chain((from..until).map(|seed| drawn(seed, &profile))).collect())
 }
 
 /// The history of a name.
-pub fn find(name: &str) -> Option<History> {
+///
+/// # Errors
+/// When there is none.
+pub fn find(name: &str) -> Result<History> {
     match name.strip_prefix("seed_") {
-        Some(seed) => seed.parse().ok().map(drawn),
-        None => named().into_iter().find(|history| history.name == name),
+        Some(seed) => Ok(drawn(seed.parse()?, &profile()?)),
+        None => named().into_iter().find(|history| history.name == name).context("no such history"),
     }
+}
+
+/// The simulator's own profile of kills.
+fn profile() -> Result<Profile> {
+    Profile::load("kills").map_err(|sentence| anyhow!("{sentence}"))
 }
 
 fn kill(who: &[Victim]) -> Action {
@@ -141,6 +154,18 @@ fn named() -> Vec<History> {
                 &[Daemon, Pin, Control, Monitors],
             ],
         ),
+        history(
+            "down_and_up",
+            vec![
+                Action::TakeDown,
+                Action::BringUp,
+                kill(&[Daemon]),
+                Action::Up,
+                kill(&[Pin, Control, Uplink]),
+                Action::TakeDown,
+                Action::Up,
+            ],
+        ),
         outages("replug", &[&Victim::KEEPERS, &[Pin, Control], &Victim::KEEPERS]),
         outages("rebuild", &[&Victim::EVERYTHING, &[Control], &Victim::EVERYTHING]),
         outages(
@@ -178,8 +203,8 @@ fn named() -> Vec<History> {
 }
 
 /// Steps of a seed: its lanes one after the other, with kills between them, most of which are followed by a bring-up.
-fn drawn(seed: u64) -> History {
-    let whole = generate::history(seed);
+fn drawn(seed: u64, profile: &Profile) -> History {
+    let whole = generate::history_of(seed, profile);
     let mut random = Stream::of(seed, "replay");
     let mut steps = vec![Action::BringUp];
     steps.extend(whole.prepare);
@@ -201,7 +226,8 @@ fn drawn(seed: u64) -> History {
             }
         }
     }
-    steps.push(Action::BringUp);
+    // Also ends a `down` that was drawn.
+    steps.push(Action::Up);
     // No workload ignores its signal here: a real one would use its whole grace.
     History { name: format!("seed_{seed}"), seed, stubborn: BTreeSet::new(), steps }
 }

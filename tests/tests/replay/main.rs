@@ -37,7 +37,7 @@ const SETTLE: Duration = Duration::from_secs(4);
 
 fn play(context: &Context) -> Result<()> {
     let stage = Stage::new(context)?;
-    let history = histories::find(context.name).context("no such history")?.fit(&stage)?;
+    let history = histories::find(context.name)?.fit(&stage)?;
     let mut simulated = Simulated::new(&history)?;
     let mut real = Real::new(stage)?;
     for (number, action) in history.steps.iter().enumerate() {
@@ -73,7 +73,7 @@ fn step(simulated: &mut Simulated, real: &mut Real, action: &Action) -> Result<(
 
 /// What is compared tells a living pin from a dead one, and says where.
 fn a_difference_is_named(_: &Context) -> Result<()> {
-    let history = histories::find("adopt").context("no such history")?;
+    let history = histories::find("adopt")?;
     let mut node = Simulated::new(&history)?;
     node.act(&Action::BringUp)?;
     let before = node.look()?;
@@ -89,9 +89,12 @@ fn main() -> ExitCode {
     if let Some(code) = holdfast_linux::internal::dispatch(|| {}) {
         return code;
     }
-    let names: Vec<&'static str> =
-        histories::all().into_iter().map(|History { name, .. }| &*String::leak(name)).collect();
-    let played = names.into_iter().map(|name| case(name, play));
+    let histories = match histories::all() {
+        Ok(histories) => histories,
+        Err(error) => return runner::failed(error),
+    };
+    let names = histories.into_iter().map(|History { name, .. }| &*String::leak(name));
+    let played = names.map(|name| case(name, play));
     let checked = [case("a_difference_is_named", a_difference_is_named)];
     let cases: Vec<_> = checked.into_iter().chain(played).map(runner::Case::without_binaries).collect();
     runner::main(&cases)

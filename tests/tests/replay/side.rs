@@ -46,7 +46,9 @@ pub async fn ask<W: World>(world: &W, session: &Session, action: &Action) -> Str
         Action::RemovePod(name) => driver::remove_pod(world, session, name, &force).await,
         Action::CreateNetwork(request) => driver::create_network(world, session, request).await.map(drop),
         Action::RemoveNetwork(name) => driver::remove_network(world, session, name).await,
-        Action::BringUp => return settle(world, session).await,
+        Action::TakeDown => driver::take_down(world, session, false).await.map(drop),
+        Action::BringUp => return settle(world, session, Trigger::Death { who: "watched".to_owned() }).await,
+        Action::Up => return settle(world, session, Trigger::Up).await,
         Action::Strike(kind) => return format!("{kind:?} is not asked for"),
     };
     match told {
@@ -62,14 +64,13 @@ pub async fn ask<W: World>(world: &W, session: &Session, action: &Action) -> Str
 
 /// Brings the node up until nothing is left to do, and tells what is common to all ways there: the case that was
 /// met, who got which cure, who is whole.
-async fn settle<W: World>(world: &W, session: &Session) -> String {
+async fn settle<W: World>(world: &W, session: &Session, trigger: Trigger) -> String {
     let mut case = None;
     let mut cures: BTreeMap<String, Cure> = BTreeMap::new();
     let mut resumed = Vec::new();
     let mut last: Option<BringUpReport> = None;
     for _ in 0..BRING_UPS_MAX {
-        let trigger = Trigger::Death { who: "watched".to_owned() };
-        let report = driver::bring_up(world, session, trigger).await;
+        let report = driver::bring_up(world, session, trigger.clone()).await;
         case.get_or_insert(report.case);
         for name in &report.recovered {
             let cure = report.cures.get(name).copied().unwrap_or(Cure::Untouched);
@@ -77,7 +78,7 @@ async fn settle<W: World>(world: &W, session: &Session) -> String {
             *harshest = (*harshest).max(cure);
         }
         resumed.extend(report.resumed.iter().map(ToString::to_string));
-        let whole = report.converged && report.next_due.is_none();
+        let whole = report.down || (report.converged && report.next_due.is_none());
         if let Some(due) = report.next_due {
             world.sleep(due.since(world.now())).await;
         }
@@ -89,8 +90,8 @@ async fn settle<W: World>(world: &W, session: &Session) -> String {
     let Some(last) = last else { return "never brought up".to_owned() };
     let failed: Vec<&String> = last.failed.keys().collect();
     format!(
-        "case {case:?}, recovered {cures:?}, resumed {resumed:?}, converged {}, failed {failed:?}, errors {:?}",
-        last.converged, last.errors
+        "down {}, case {case:?}, recovered {cures:?}, resumed {resumed:?}, converged {}, failed {failed:?}, errors {:?}",
+        last.down, last.converged, last.errors
     )
 }
 
