@@ -12,14 +12,14 @@ export HOLDFAST_TEST_USER ?= holdfast
 
 # The seeds of `make sim`.
 SIM_WHICH = --seeds $(or $(SEEDS),2000) --from $(or $(FROM),0) --profile $(or $(PROFILE),default)
-.PHONY: help setup setup-lint setup-bench build demo test lint fmt sim chaos bench clean
+.PHONY: help setup setup-lint setup-bench build demo test lint fmt sim replay chaos bench clean
 
 help: ## Explain the targets
 	@echo 'Holdfast: a rootless node whose workloads outlive every process of it.'
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'Variables: SCENARIOS="pin_kill replug" (chaos), SEEDS=2000 FROM=0 PROFILE=default (sim),'
+	@echo 'Variables: SCENARIOS="pin_kill replug" (chaos), SEEDS=2000 FROM=0 PROFILE=default (sim, replay),'
 	@echo '           RUNS=30 (bench),'
 	@echo '           HOLDFAST_TEST_USER=holdfast (whom the node runs as when make runs as root).'
 
@@ -62,6 +62,10 @@ sim: ## Run seeds on the simulated node, madsim first (SEEDS=2000 FROM=0 PROFILE
 	$(CARGO) test --locked -p holdfast-sim --test kill_at_every_step
 	$(CARGO) run --locked -p holdfast-sim --bin holdfast-sim -- run $(SIM_WHICH) --executor stepping
 	$(CARGO) sim-madsim run $(SIM_WHICH) --executor madsim
+
+replay: setup ## Histories of the simulator on a real node, compared after every step (SEEDS=25 FROM=0)
+	HOLDFAST_REPLAY_SEEDS=$(or $(SEEDS),25) HOLDFAST_REPLAY_FROM=$(or $(FROM),0) \
+		$(CARGO) test --locked -p holdfast-tests --test replay
 
 chaos: setup build ## Real kills on a real node; SCENARIOS="…" picks some
 	$(TARGET_DIR)/release/holdfast-chaos run $(SCENARIOS)

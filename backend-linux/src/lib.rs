@@ -2,6 +2,7 @@
 
 pub mod container;
 pub mod image;
+pub mod internal;
 pub mod keeper;
 pub mod net;
 pub mod paths;
@@ -9,3 +10,4 @@ pub mod process;
 pub mod protocol;
 pub mod store;
 pub mod uplink;
+pub mod world;

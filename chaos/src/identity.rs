@@ -62,6 +62,22 @@ impl Identity {
         Ok(Self { user: user.name, uid: user.uid.as_raw(), home: user.dir, holdfast, chaos, _copies: copies })
     }
 
+    /// Finds the user alone: for tests whose own program is the node.
+    ///
+    /// # Errors
+    /// When the user does not exist, with what to do about it.
+    pub fn find_user() -> Result<Self> {
+        let user = node_user()?;
+        Ok(Self {
+            user: user.name,
+            uid: user.uid.as_raw(),
+            home: user.dir,
+            holdfast: PathBuf::new(),
+            chaos: PathBuf::new(),
+            _copies: None,
+        })
+    }
+
     /// The caller with nothing but the helper binary: for traffic without a node.
     pub fn for_helpers(chaos: PathBuf) -> Self {
         let uid = Uid::effective();

@@ -90,7 +90,8 @@ pub trait Keepers {
     ) -> impl Future<Output = Result<PinStarted, KeeperError>> + Send;
     /// Ends exactly this process: SIGTERM, then SIGKILL; comes back when it is dead. A dead one is a success.
     fn stop_process(&self, process: &ProcessRef) -> impl Future<Output = Result<(), KeeperError>> + Send;
-    /// Starts a control in the pin's namespaces and comes back when it answers.
+    /// Starts a control in the pin's namespaces and comes back when it answers. One that serves there already is
+    /// what was asked for.
     fn start_control(&self, pin: &ProcessRef)
     -> impl Future<Output = Result<ProcessRef, KeeperError>> + Send;
 }
@@ -132,7 +133,8 @@ pub trait Router {
     fn ensure_sandbox(&self, plan: &SandboxPlan) -> impl Future<Output = Result<(), RouterError>> + Send;
     /// Unbinds them.
     fn remove_sandbox(&self, id: &SandboxId) -> impl Future<Output = Result<(), RouterError>> + Send;
-    /// Makes and plugs the veth. One that is there but not as planned is replaced.
+    /// Makes and plugs the veth. One that is there but not as planned is replaced, and a link inside that has its
+    /// name or its index is of an earlier life and makes room.
     fn attach(&self, plan: &AttachmentPlan) -> impl Future<Output = Result<(), RouterError>> + Send;
     /// Removes the veth.
     fn detach(&self, slot: Slot) -> impl Future<Output = Result<(), RouterError>> + Send;
@@ -184,9 +186,11 @@ pub trait Uplink {
         &self,
         hint: Option<&ProcessRef>,
     ) -> impl Future<Output = Result<UplinkObserved, UplinkError>> + Send;
-    /// Starts the helper in the router of `pin` and comes back when its tap is up.
+    /// Starts the helper in the router of `pin` and comes back when its tap is up. One that serves it already is
+    /// what was asked for.
     fn start_uplink(&self, pin: &ProcessRef) -> impl Future<Output = Result<ProcessRef, UplinkError>> + Send;
-    /// Binds the host's port and comes back when it really is bound.
+    /// Binds the host's port and comes back when it really is bound. One that the helper itself leads to another
+    /// router port is led anew: its record is gone.
     fn publish(&self, port: &PortRecord) -> impl Future<Output = Result<(), UplinkError>> + Send;
     /// Unbinds it.
     fn unpublish(&self, port: &PortRecord) -> impl Future<Output = Result<(), UplinkError>> + Send;
@@ -226,7 +230,8 @@ pub trait Containers {
         plan: &ContainerPlan,
         pin: &ProcessRef,
     ) -> impl Future<Output = Result<Started, ContainerError>> + Send;
-    /// Ends a start: signal, grace, SIGKILL; then deletes its runtime state and unmounts its root.
+    /// Ends a start: signal, grace, SIGKILL; then deletes its runtime state and unmounts its root. How it ended is
+    /// kept until the start is cleaned, so that an end asked for twice is told twice.
     fn stop_container(
         &self,
         id: &ContainerId,

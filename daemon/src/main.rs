@@ -14,7 +14,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // The pin and the helpers between the namespaces must be alone in their process and enter namespaces
     // before any thread exists: they are looked at before clap, the runtime or a log is.
-    if let Some(code) = node::internal::dispatch() {
+    if let Some(code) = holdfast_linux::internal::dispatch(node::log_of_control) {
         return code;
     }
     match cli::args::Cli::try_parse() {

@@ -4,28 +4,60 @@
 //! Each case gets a node of its own with nothing on it, and leaves whatever it made: the caller throws the
 //! node away. A case returns what it saw instead of what it expected.
 
+mod ends;
+mod errors;
 mod keepers;
+mod limits;
 mod router;
 mod runtime;
 mod setup;
 
 use holdfast_core::{id::ProcessRef, observed::UplinkObserved, spec::RootSource, world::World};
 
-pub use setup::Node;
+pub use setup::{Node, STUBBORN};
 
 /// What a case needs beside the World.
 pub trait Killer {
     /// Kills exactly this process (SIGKILL) and comes back when it is dead.
     fn kill(&self, process: &ProcessRef);
-    /// A root filesystem whose `/bin/sleep` a container can run; a simulated node never looks at it.
+    /// Stops exactly this process from doing anything, as SIGSTOP does, and comes back when it does nothing.
+    fn freeze(&self, process: &ProcessRef);
+    /// Lets it go on.
+    fn thaw(&self, process: &ProcessRef);
+    /// A root filesystem with `/bin/sleep`, which as process 1 ignores every signal but SIGKILL, and `/bin/hold`,
+    /// which ends with code 143 on SIGTERM; a simulated node never looks at it.
     fn root(&self) -> RootSource;
+    /// Comes back when the process of a `/bin/hold` handles its signals.
+    fn await_ready(&self, init: &ProcessRef);
+    /// Binds a port of the host's loopback for somebody who is not of the node, until the node is thrown away.
+    fn take_port(&self, port: u16);
     /// A free port of the host, not below 1024.
     fn free_port(&self) -> u16;
 }
 
-/// A case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Case {
+macro_rules! cases {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A case.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Case {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Case {
+            /// Every case.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+        }
+    };
+}
+
+cases! {
     /// A pin is seen by its hints, and by nothing else.
     PinIsSeen,
     /// A pin that is started ends the one before it: a start that nobody recorded leaves no second pin.
@@ -68,33 +100,39 @@ pub enum Case {
     EarlierStart,
     /// A transaction that refuses changes nothing; one that commits is read back.
     Store,
-}
-
-impl Case {
-    /// Every case.
-    pub const ALL: [Self; 21] = [
-        Self::PinIsSeen,
-        Self::OnePin,
-        Self::ControlDies,
-        Self::ControlLeadsEverywhere,
-        Self::DescriptorsLeadEverywhere,
-        Self::MonitorAndWorkload,
-        Self::UplinkLeadsToTheRouter,
-        Self::Replug,
-        Self::StopProcess,
-        Self::NoControl,
-        Self::Rules,
-        Self::Networks,
-        Self::Sandboxes,
-        Self::Links,
-        Self::Isolation,
-        Self::Ports,
-        Self::Container,
-        Self::MonitorDies,
-        Self::InitDies,
-        Self::EarlierStart,
-        Self::Store,
-    ];
+    /// Asked for twice, pin's control and uplink helper are one.
+    StartedOnce,
+    /// Through a dead pin nothing is started: transient. Through a dead keeper nothing is entered: missing.
+    DeadPin,
+    /// What needs a sandbox refuses one that is not bound as missing; what removes one succeeds.
+    AbsentSandbox,
+    /// A port that a stranger holds is a conflict, a privileged one is denied.
+    ForeignPort,
+    /// A link inside that has the name or the index of a new one is of an earlier life and makes room; a slot asked for
+    /// with another plan is replaced; others stay.
+    LinkMakesRoom,
+    /// A removed bridge takes no link with it; a new one gets its ports back by attaching again.
+    BridgeRemoved,
+    /// Elements need the base chains.
+    NoBase,
+    /// An older snapshot never replaces a newer.
+    SnapshotOrder,
+    /// An unbound sandbox goes on under a container that runs in it, link and all.
+    UnboundWhileRunning,
+    /// A container that handles its signal ends with its own code; files of a living one are not removed.
+    StopHandled,
+    /// A container that ignores its signal is killed after its grace, not before.
+    StopIgnored,
+    /// More elements than a transaction of an unprivileged socket can hold are applied and read back whole.
+    ManyElements,
+    /// Many sandboxes plugged at the same time are all there, each once.
+    ManySandboxes,
+    /// The longest name there is works, and is not cut.
+    LongName,
+    /// A control that does not answer costs a deadline, its error says that nothing is known or happened, and what was asked is there once when it answers again.
+    FrozenControl,
+    /// A helper that does not answer is broken, and costs no more than a deadline.
+    FrozenUplink,
 }
 
 /// Runs one case on a node with nothing on it.
@@ -124,6 +162,22 @@ pub async fn run_case<W: World>(case: Case, world: &W, kill: &dyn Killer) -> Res
         Case::InitDies => runtime::init_dies(world, kill).await,
         Case::EarlierStart => runtime::earlier_start(world, kill).await,
         Case::Store => runtime::store(world).await,
+        Case::StartedOnce => errors::started_once(world).await,
+        Case::DeadPin => errors::dead_pin(world, kill).await,
+        Case::AbsentSandbox => errors::absent_sandbox(world, kill).await,
+        Case::ForeignPort => errors::foreign_port(world, kill).await,
+        Case::LinkMakesRoom => errors::link_makes_room(world).await,
+        Case::BridgeRemoved => errors::bridge_removed(world).await,
+        Case::NoBase => errors::no_base(world).await,
+        Case::SnapshotOrder => errors::snapshot_order(world).await,
+        Case::UnboundWhileRunning => ends::unbound_while_running(world, kill).await,
+        Case::StopHandled => ends::stop_handled(world, kill).await,
+        Case::StopIgnored => ends::stop_ignored(world, kill).await,
+        Case::ManyElements => limits::many_elements(world).await,
+        Case::ManySandboxes => limits::many_sandboxes(world).await,
+        Case::LongName => limits::long_name(world, kill).await,
+        Case::FrozenControl => limits::frozen_control(world, kill).await,
+        Case::FrozenUplink => limits::frozen_uplink(world, kill).await,
     }
 }
 

@@ -42,6 +42,8 @@ impl LinuxContainers {
         if let Some(started) = self.resume(plan, &files, pin).await? {
             return Ok(started);
         }
+        // Before anything is made: through a dead pin it could not be taken back either.
+        Inside::of(Some(pin))?;
         if files.has_runtime_state() || files.has_bundle() {
             // A start that nobody finished: what it made is no workload yet, or is dead.
             self.stop(&plan.id, plan.incarnation, SIGKILL, Span::default(), Some(pin)).await?;

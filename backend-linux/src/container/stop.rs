@@ -195,6 +195,11 @@ impl LinuxContainers {
     }
 
     async fn unmount_root(&self, id: &ContainerId, pin: &ProcessRef) -> Result<(), ContainerError> {
+        // A root is mounted after the container's directory was made: without one there is none, and what is gone
+        // already is a success whatever became of the pin.
+        if std::fs::symlink_metadata(self.paths.container(id.as_str())).is_err() {
+            return Ok(());
+        }
         let arguments = ["unmount-root".into(), self.paths.container_root(id.as_str()).into_os_string()];
         let inside = Inside::of(Some(pin))?;
         inside.internal(&self.tools.exe, arguments, None, id.as_str(), MOUNT_DEADLINE).await.map(|_| ())

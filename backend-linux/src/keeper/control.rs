@@ -13,12 +13,17 @@ use std::{process::Stdio, time::Duration};
 
 /// How long a control may take to answer.
 const START_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a control that may serve already has to say so; one that does takes under a millisecond.
+const LOOK_DEADLINE: Duration = Duration::from_millis(250);
 /// Between two tries to connect to a control that does not listen yet.
 const RETRY_PERIOD: Duration = Duration::from_millis(2);
 
 impl LinuxKeepers {
     pub(super) async fn spawn_control(&self, pin: &ProcessRef) -> Result<ProcessRef, KeeperError> {
         let fail = |class, cause: String| KeeperError::new(class, "start", "control", cause);
+        if let Some(serving) = self.serving_control(pin).await {
+            return Ok(serving);
+        }
         let log_path = self.paths.runtime.join("control.log");
         let log = stale::open_log(&log_path)
             .map_err(|error| fail(Class::Denied, format!("{}: {error}", log_path.display())))?;
@@ -52,6 +57,14 @@ impl LinuxKeepers {
             }
             (Ok(()), None) => Err(fail(Class::Transient, "it ended at once".to_owned())),
         }
+    }
+
+    /// A control of this build that answers and lives where the pin does: it is what was asked for.
+    async fn serving_control(&self, pin: &ProcessRef) -> Option<ProcessRef> {
+        let greeted = protocol::greet(&self.paths.control_socket(), Role::Daemon, LOOK_DEADLINE).await;
+        let (_, greeting) = greeted.ok()?;
+        let of_pin = namespaces_of(pin).ok().flatten();
+        (of_pin == Some(greeting.namespaces)).then_some(greeting.process)
     }
 
     async fn await_control(&self, process: &ProcessRef, pin: &ProcessRef) -> Result<(), String> {

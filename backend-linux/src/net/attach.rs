@@ -18,6 +18,7 @@ use netlink_packet_route::{
     RouteNetlinkMessage,
     nsid::{NsidAttribute, NsidMessage},
 };
+use nix::errno::Errno;
 use std::{
     collections::BTreeMap,
     net::IpAddr,
@@ -133,13 +134,19 @@ impl Neighbours {
 fn create(route: &mut Route, namespace: &OwnedFd, plan: &AttachmentPlan) -> Result<(), RouterError> {
     let name = plan.slot.host_link_name();
     let (message, flags) = link::new_veth(plan, namespace.as_fd());
-    route.request(message, flags).map_err(|error| {
-        let wrapped = netlink("create veth", &name, &error);
-        match wrapped.class {
-            Class::Missing => wrapped
-                .with_remedy(format!("bridge {} must exist first", link::bridge_name(plan.network_index))),
-            _ => wrapped,
-        }
+    let Err(error) = route.request(message, flags) else { return Ok(()) };
+    // A controller that does not exist is EINVAL (do_set_master() in net/core/rtnetlink.c), as much else is.
+    let bridge = link::bridge_name(plan.network_index);
+    if look(route, link::bridge_ifindex(plan.network_index), plan)?.is_none() {
+        let cause = format!("bridge {bridge} does not exist");
+        return Err(RouterError::new(Class::Missing, "create veth", name, cause)
+            .with_remedy(format!("bridge {bridge} must exist first")));
+    }
+    let wrapped = netlink("create veth", name, &error);
+    Err(match error.errno {
+        // A name that is taken is EEXIST, an index is EBUSY (dev_index_reserve() in net/core/dev.c).
+        Errno::EBUSY => RouterError { class: Class::Conflict, ..wrapped },
+        _ => wrapped,
     })
 }
 

@@ -129,7 +129,8 @@ fn serves_another(process: &ProcessRef, router: Option<NamespaceId>) -> Option<S
 fn api_error(action: &str, subject: String, error: &ApiError) -> UplinkError {
     let class = match error {
         ApiError::Refused(_) => Class::Conflict,
-        error if error.had_no_effect() => Class::Missing,
+        // Nothing listens: the helper is started by the next bring-up.
+        error if error.had_no_effect() => Class::Transient,
         ApiError::Malformed(_) => Class::Corrupt,
         _ => Class::Unknown,
     };

@@ -51,6 +51,12 @@ pub(super) async fn start(
     let namespaces = namespaces_of(pin)
         .map_err(|error| fail(Class::Denied, format!("pin ({pin}): {error}")))?
         .ok_or_else(|| fail(Class::Transient, format!("pin ({pin}) is dead")))?;
+    // One that answers and serves this router is what was asked for; a second would find the tap busy.
+    if let Ok((_, Some(serving))) = api.list().await
+        && serves_another(&serving, Some(namespaces.net)).is_none()
+    {
+        return Ok(serving);
+    }
     let io = |error: std::io::Error| fail(Class::Transient, error.to_string());
     stale::clear_path(api.socket()).map_err(io)?;
     let log_path = log_path(paths);

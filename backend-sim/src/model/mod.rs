@@ -29,8 +29,11 @@ use std::{
 pub struct Veth {
     /// Where the inner end is.
     pub inside: Ns,
-    /// How it was made. Its bridge may be gone since.
+    /// How it was made.
     pub plan: AttachmentPlan,
+    /// Whether its host end is a port of its bridge: it is none any more once the bridge was removed, and a new
+    /// bridge of that name does not make it one.
+    pub port: bool,
 }
 
 /// What the OCI runtime keeps in its state directory, which is gone after a reboot.

@@ -27,14 +27,11 @@ impl Node {
         };
         let Some(stack) = self.namespaces.router(router) else { return false };
         // The router has the address on a link only through the bridge that the target is a port of.
-        if !stack.bridges.contains_key(&target.plan.network_index) {
+        if !target.port {
             return false;
         }
         self.links(from).any(|(of, slot, source)| {
-            of == router
-                && stack.bridges.contains_key(&source.plan.network_index)
-                && routes(source, address)
-                && passes(stack, slot, source, address)
+            of == router && source.port && routes(source, address) && passes(stack, slot, source, address)
         })
     }
 
@@ -45,7 +42,7 @@ impl Node {
             self.namespaces.router(router).is_some_and(|stack| {
                 uplink.holds.contains(&router)
                     && source.plan.default_route
-                    && stack.bridges.contains_key(&source.plan.network_index)
+                    && source.port
                     && (!stack.base || {
                         stack.elements.contains(&Element::Egress4(source.plan.ipv4))
                             && stack.elements.contains(&Element::Source4(

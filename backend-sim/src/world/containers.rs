@@ -68,15 +68,24 @@ impl Containers for SimWorld {
             if node.init_of(id).is_some_and(|(_, start)| start <= incarnation) {
                 return Err((Class::Conflict, "its process lives".to_owned()));
             }
-            clean(node, id, incarnation, pin)
+            clean(node, id, incarnation, pin)?;
+            if let Some(files) = node.disk.containers.get_mut(id).filter(|_| pin.is_some()) {
+                files.exits.retain(|start, _| *start > incarnation);
+            }
+            Ok(())
         })
         .await
     }
 
-    async fn remove_files(&self, id: &ContainerId, _pin: Option<&ProcessRef>) -> Result<(), ContainerError> {
+    async fn remove_files(&self, id: &ContainerId, pin: Option<&ProcessRef>) -> Result<(), ContainerError> {
         self.step("containers.remove_files", id.to_string(), at_once, |node| {
             if node.init_of(id).is_some() {
                 return Err((Class::Conflict, "its process lives".to_owned()));
+            }
+            if node.disk.containers.contains_key(id)
+                && pin.is_some_and(|pin| node.inside_of(pin).mount.is_none())
+            {
+                return Err((Class::Transient, "the pin is dead, the root cannot be unmounted".to_owned()));
             }
             node.disk.containers.remove(id);
             Ok(())
@@ -156,9 +165,10 @@ fn start(node: &mut Node, plan: &ContainerPlan, pin: &ProcessRef) -> Result<Star
     Ok(Started { init, monitor })
 }
 
-/// Deletes runtime state, mount and monitor of a dead start and of those before it. With a dead pin the mount cannot
-/// be reached, and the state stays so that somebody comes back for it. Without a pin nobody knows whether the mount
-/// is gone (descriptors may keep it): the files stay, which says that something remains.
+/// Deletes runtime state, mount and monitor of a dead start and of those before it; how they ended is kept, so that
+/// an end that is asked for twice is told twice. With a dead pin the mount cannot be reached, and the state stays so
+/// that somebody comes back for it. Without a pin nobody knows whether the mount is gone (descriptors may keep it):
+/// the files stay, which says that something remains.
 fn clean(
     node: &mut Node,
     id: &ContainerId,
@@ -184,7 +194,6 @@ fn clean(
     }
     if let Some(files) = node.disk.containers.get_mut(id) {
         files.starts.retain(|start| *start > incarnation);
-        files.exits.retain(|start, _| *start > incarnation);
     }
     Ok(())
 }

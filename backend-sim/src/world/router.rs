@@ -122,6 +122,11 @@ impl Router for SimWorld {
     async fn remove_network(&self, plan: &NetworkPlan) -> Result<(), RouterError> {
         self.ask("router.remove_network", plan.id.to_string(), |node, seat| {
             stack(node, seat)?.bridges.remove(&plan.index);
+            let ports = node
+                .veths
+                .iter_mut()
+                .filter(|((router, _), veth)| *router == seat.net && veth.plan.network_index == plan.index);
+            ports.for_each(|(_, veth)| veth.port = false);
             Ok(())
         })
         .await
@@ -190,10 +195,9 @@ fn observe(node: &mut Node, seat: Seat) -> Result<RouterObserved, Refused> {
     let stack = stack(node, seat)?.clone();
     let plugged =
         node.veths.iter().filter(|((router, _), _)| *router == seat.net).map(|((_, slot), veth)| {
-            let bridge = stack.bridges.contains_key(&veth.plan.network_index);
             let plug = PlugObserved {
-                network_index: bridge.then_some(veth.plan.network_index),
-                complete: bridge,
+                network_index: veth.port.then_some(veth.plan.network_index),
+                complete: veth.port,
                 peer: node.namespaces.inode(veth.inside),
             };
             (*slot, plug)
@@ -248,14 +252,10 @@ fn attach(node: &mut Node, seat: Seat, plan: &AttachmentPlan) -> Result<(), Refu
         return Err((Class::Missing, format!("bridge hfbr{} does not exist", plan.network_index)));
     }
     let key = (seat.net, plan.slot);
-    let taken = node.links(inside).find(|(router, slot, veth)| {
-        (*router, *slot) != key
-            && (veth.plan.link_name == plan.link_name || veth.plan.ifindex == plan.ifindex)
+    // A link inside that has the name or the index is of an earlier life, and makes room.
+    node.veths.retain(|_, veth| {
+        veth.inside != inside || (veth.plan.link_name != plan.link_name && veth.plan.ifindex != plan.ifindex)
     });
-    if let Some((_, slot, _)) = taken {
-        let cause = format!("{} is there already, of slot {}", plan.link_name, slot.0);
-        return Err((Class::Conflict, cause));
-    }
-    node.veths.insert(key, Veth { inside, plan: plan.clone() });
+    node.veths.insert(key, Veth { inside, plan: plan.clone(), port: true });
     Ok(())
 }

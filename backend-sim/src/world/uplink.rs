@@ -30,7 +30,8 @@ impl Uplink for SimWorld {
     async fn unpublish(&self, port: &PortRecord) -> Result<(), UplinkError> {
         self.step("uplink.unpublish", port.spec.to_string(), at_once, |node| {
             match ports(node) {
-                Ok(ports) => ports.retain(|bound| bound.spec != port.spec),
+                // A forward of the same port to another port of the router is another record's by now.
+                Ok(ports) => ports.retain(|bound| bound != port),
                 // Without a helper nothing is bound; one that hangs has it bound still.
                 Err((Class::Transient, _)) => {}
                 Err(hangs) => return Err(hangs),
@@ -96,6 +97,8 @@ fn publish(node: &mut Node, port: &PortRecord) -> Result<(), Refused> {
     if spec.host_port < UNPRIVILEGED_PORT_FIRST {
         return Err((Class::Denied, format!("port {} is privileged", spec.host_port)));
     }
+    // The helper's own, led elsewhere: its record is gone, so it is led anew.
+    ports(node)?.retain(|bound| bound.spec != spec);
     if node.port_bound(spec.protocol, spec.host_port, spec.host_address) {
         return Err((Class::Conflict, "the port is taken".to_owned()));
     }

@@ -1,80 +1,34 @@
-//! The node on this machine: the parts of `holdfast-linux`, wired.
+//! The streams of the node on this machine.
 
 use super::{
     exec,
-    world::{Composed, ExecStreams, Node},
+    world::{ExecStreams, Node},
 };
 use crate::api::{
     frame::Frame,
     problem::Problem,
     types::{ExecRequest, LogsQuery},
 };
-use anyhow::Context;
 use holdfast_core::{
     error::{Class, ContainerError, WorldError},
-    id::ProcessRef,
     record::{ContainerRecord, ImageRecord},
-    world::{Clock, Store},
+    world::Clock,
 };
 use holdfast_linux::{
     container::{
-        LinuxContainers, Tools,
         exec::ExecSpec,
         logs::{LogEntry, LogOptions, LogStream},
     },
-    image::{ImageLimits, LinuxImages},
-    keeper::{HeldNamespaces, LinuxKeepers},
     paths::Paths,
-    protocol::{ControlClient, Role},
-    store::SqliteStore,
-    uplink::{LinuxUplink, UplinkConfig},
+    world::LinuxWorld,
 };
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::Path;
 use tokio::sync::{mpsc, watch};
-
-/// This very build, also after the file was replaced by an upgrade: proc_pid_exe(5).
-const OWN_EXE: &str = "/proc/self/exe";
 
 /// Frames of a log read ahead of the client.
 const LOG_FRAMES_MAX: usize = 64;
 
-/// The node on this machine.
-pub type LinuxNode = Composed<LinuxKeepers, ControlClient, LinuxUplink, LinuxContainers>;
-
-/// Descriptors of the namespaces that the service manager kept; to be taken over once, before any thread.
-pub fn held_namespaces() -> Arc<HeldNamespaces> {
-    Arc::new(HeldNamespaces::from_service_manager())
-}
-
-/// Opens the store and wires the parts. `held` is from [`held_namespaces`].
-///
-/// # Errors
-/// As [`SqliteStore::open`]; the boot id cannot be read.
-pub fn open(paths: &Paths, held: Arc<HeldNamespaces>) -> anyhow::Result<LinuxNode> {
-    let store = SqliteStore::open(&paths.database())?;
-    let tools = Tools::find(PathBuf::from(OWN_EXE));
-    Ok(Composed {
-        paths: paths.clone(),
-        store,
-        keepers: LinuxKeepers::new(paths.clone(), OWN_EXE, Arc::clone(&held)).context("read the boot id")?,
-        router: ControlClient::new(paths, Role::Daemon),
-        uplink: LinuxUplink::new(paths.clone(), UplinkConfig::default(), held),
-        containers: LinuxContainers::new(paths.clone(), tools.clone()),
-        images: LinuxImages::new(paths.clone(), tools, ImageLimits::default()),
-    })
-}
-
-impl LinuxNode {
-    /// The recorded pin; whoever enters through it finds out whether it lives.
-    async fn pin(&self) -> Option<ProcessRef> {
-        self.store.read(|records| records.node.as_ref().and_then(|node| node.pin.clone())).await
-    }
-}
-
-impl Node for LinuxNode {
+impl Node for LinuxWorld {
     fn paths(&self) -> &Paths {
         &self.paths
     }
@@ -121,7 +75,7 @@ impl Node for LinuxNode {
             ContainerError::new(Class::Missing, "exec in", container.name.clone(), "the node has no pin")
                 .with_remedy("run `holdfast up`")
         };
-        let pin = self.pin().await.ok_or_else(missing)?;
+        let pin = self.recorded_pin().await.ok_or_else(missing)?;
         let spec = ExecSpec {
             argv: request.command,
             env: container.spec.env.iter().cloned().chain(request.env).collect(),
@@ -134,7 +88,7 @@ impl Node for LinuxNode {
     }
 
     async fn load_image(&self, archive: &Path, name: Option<&str>) -> Result<ImageRecord, ContainerError> {
-        let pin = self.pin().await;
+        let pin = self.recorded_pin().await;
         let loaded = self.images.load(archive, name, pin.as_ref()).await?;
         for warning in &loaded.warnings {
             tracing::warn!(image = %loaded.id, warning, "image loaded with a warning");
@@ -154,7 +108,7 @@ impl Node for LinuxNode {
     }
 
     async fn remove_layers(&self, layers: &[String]) -> Result<(), ContainerError> {
-        self.images.remove_layers(layers, self.pin().await.as_ref()).await
+        self.images.remove_layers(layers, self.recorded_pin().await.as_ref()).await
     }
 }
 

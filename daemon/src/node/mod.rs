@@ -1,8 +1,6 @@
 //! The daemon: one per node.
 
-mod control;
 mod exec;
-pub mod internal;
 mod linux;
 mod lock;
 mod log;
@@ -16,7 +14,7 @@ pub mod world;
 use crate::api::{self, App};
 use anyhow::Context;
 use holdfast_core::{driver, error::Class};
-use holdfast_linux::{keeper::HeldNamespaces, paths::Paths};
+use holdfast_linux::{keeper::HeldNamespaces, paths::Paths, world::LinuxWorld};
 use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 use supervisor::Supervisor;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,6 +28,14 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// The daemon's log.
 pub fn log_path(paths: &Paths) -> PathBuf {
     paths.state.join("daemon.log")
+}
+
+/// What a control logs with: stderr, which the daemon has made the control's own log. It starts no thread.
+pub fn log_of_control() {
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).finish();
+    if tracing::subscriber::set_global_default(subscriber).is_err() {
+        eprintln!("holdfast control: logging is set up already");
+    }
 }
 
 /// Runs the daemon until it is told to end.
@@ -53,7 +59,8 @@ fn run(paths: &Paths, detached: bool) -> anyhow::Result<()> {
     // Before the log: a second daemon must not rotate the first one's.
     let _lock = lock::acquire(&paths.daemon_lock())?;
     log::install(&log_path(paths), detached)?;
-    let held = linux::held_namespaces();
+    // Taken over once, before any thread.
+    let held = HeldNamespaces::from_service_manager();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .worker_threads(4)
@@ -66,7 +73,7 @@ fn run(paths: &Paths, detached: bool) -> anyhow::Result<()> {
     result
 }
 
-async fn serve(paths: &Paths, held: Arc<HeldNamespaces>) -> anyhow::Result<()> {
+async fn serve(paths: &Paths, held: HeldNamespaces) -> anyhow::Result<()> {
     // Registered before anything is served: from here on no signal of the login session ends it unasked.
     let mut terminate = signal(SignalKind::terminate()).context("watch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("watch SIGINT")?;
@@ -75,7 +82,7 @@ async fn serve(paths: &Paths, held: Arc<HeldNamespaces>) -> anyhow::Result<()> {
 
     let listener = api::server::listen(&paths.daemon_socket())
         .with_context(|| format!("listen at {}", paths.daemon_socket().display()))?;
-    let world = Arc::new(linux::open(paths, held)?);
+    let world = Arc::new(LinuxWorld::open(paths, held)?);
     let session = driver::open_session(&*world).await.context("begin a session")?;
     tracing::info!(
         pid = std::process::id(),

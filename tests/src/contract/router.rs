@@ -1,6 +1,7 @@
 //! The router: idempotence, error classes, isolation.
 
 use super::{ensure, said, setup::*};
+use futures_util::future::join_all;
 use holdfast_core::{
     error::{Class, RouterError},
     observed::RulesetObserved,
@@ -10,6 +11,7 @@ use holdfast_core::{
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
+    pin::Pin,
 };
 
 fn class<T>(result: Result<T, RouterError>) -> Option<Class> {
@@ -18,13 +20,16 @@ fn class<T>(result: Result<T, RouterError>) -> Option<Class> {
 
 pub async fn no_control<W: World>(world: &W) -> Result<(), String> {
     world.create_namespaces().await.map_err(said("create namespaces"))?;
-    let classes = [
-        class(world.observe_router().await),
-        class(world.ensure_ruleset(&Ruleset::default()).await),
-        class(world.ensure_network(&network()).await),
-        class(world.ensure_sandbox(&sandbox(1, None)).await),
-        class(world.detach(link(1).slot).await),
+    let (closed, network, sandbox) = (Ruleset::default(), network(), sandbox(1, None));
+    // At the same time: each may wait for a control that is about to be started.
+    let asked: [Pin<Box<dyn Future<Output = Option<Class>> + '_>>; 5] = [
+        Box::pin(async { class(world.observe_router().await) }),
+        Box::pin(async { class(world.ensure_ruleset(&closed).await) }),
+        Box::pin(async { class(world.ensure_network(&network).await) }),
+        Box::pin(async { class(world.ensure_sandbox(&sandbox).await) }),
+        Box::pin(async { class(world.detach(link(1).slot).await) }),
     ];
+    let classes = join_all(asked).await;
     ensure(classes.iter().all(|class| *class == Some(Class::Transient)), || {
         format!("the classes were {classes:?}")
     })
@@ -122,18 +127,23 @@ pub async fn links<W: World>(world: &W) -> Result<(), String> {
     ensure(plugged.is_empty(), || format!("the links are {plugged:?}"))
 }
 
-async fn reaches<W: World>(world: &W, from: u8, to: u8) -> Result<(bool, bool), String> {
+/// How long is waited for a packet that should come, and for one that should not, in milliseconds.
+const REACH_TIMEOUT_MS: u64 = 1_000;
+const SILENCE_TIMEOUT_MS: u64 = 250;
+
+async fn reaches<W: World>(world: &W, from: u8, to: u8, timeout_ms: u64) -> Result<(bool, bool), String> {
     let to_link = link(to);
     let mut found = Vec::new();
     for address in [IpAddr::V4(to_link.ipv4), IpAddr::V6(to_link.ipv6)] {
-        let probe = Probe { from: sandbox_id(from), to: sandbox_id(to), address, timeout_ms: 1_000 };
+        let probe = Probe { from: sandbox_id(from), to: sandbox_id(to), address, timeout_ms };
         found.push(world.probe(&probe).await.map_err(said("probe"))?);
     }
     Ok((found.first() == Some(&true), found.get(1) == Some(&true)))
 }
 
 async fn expect<W: World>(world: &W, from: u8, to: u8, reached: bool, when: &str) -> Result<(), String> {
-    let found = reaches(world, from, to).await?;
+    let timeout_ms = if reached { REACH_TIMEOUT_MS } else { SILENCE_TIMEOUT_MS };
+    let found = reaches(world, from, to, timeout_ms).await?;
     ensure(found == (reached, reached), || format!("{when}: {from} → {to} over v4 and v6: {found:?}"))
 }
 

@@ -11,9 +11,13 @@ use holdfast_core::{
 };
 use std::net::Ipv4Addr;
 
-const SIGTERM: u32 = 15;
+pub const SIGTERM: u32 = 15;
 
-async fn look<W: World>(world: &W, incarnation: u32, started: &Started) -> Result<ContainerObserved, String> {
+pub async fn look<W: World>(
+    world: &W,
+    incarnation: u32,
+    started: &Started,
+) -> Result<ContainerObserved, String> {
     let running = Some((started.init.clone(), started.monitor.clone()));
     let hint = ContainerHint { id: container_id(), incarnation, running };
     let seen = world.observe_containers(&[hint]).await.map_err(said("observe containers"))?;
@@ -60,13 +64,22 @@ pub async fn ports<W: World>(world: &W, kill: &dyn Killer) -> Result<(), String>
     }
     let observed = world.observe_uplink(Some(&uplink)).await.map_err(said("observe uplink"))?;
     ensure(forwarded(&observed) == [(spec.host_port, 20_001)], || format!("it is {observed:?}"))?;
-    let other = PortRecord { spec, router_port: 20_002 };
-    let found = class_of(world.publish(&other).await);
+    let wider =
+        PortRecord { spec: PortSpec { host_address: Ipv4Addr::UNSPECIFIED, ..spec }, router_port: 20_009 };
+    let found = class_of(world.publish(&wider).await);
     ensure(found == Some(Class::Conflict), || format!("publish on a taken port: {found:?}"))?;
+    // The same port led elsewhere: the record that had it is gone, and its end is no business of the new one's.
+    let other = PortRecord { spec, router_port: 20_002 };
+    world.publish(&other).await.map_err(said("publish a port anew"))?;
+    world.unpublish(&port).await.map_err(said("unpublish what was led anew"))?;
+    let observed = world.observe_uplink(Some(&uplink)).await.map_err(said("observe uplink"))?;
+    ensure(forwarded(&observed) == [(spec.host_port, 20_002)], || format!("led anew it is {observed:?}"))?;
     for _ in 0..2 {
-        world.unpublish(&port).await.map_err(said("unpublish"))?;
+        world.unpublish(&other).await.map_err(said("unpublish"))?;
     }
-    world.publish(&other).await.map_err(said("publish on a port that was given back"))?;
+    let observed = world.observe_uplink(Some(&uplink)).await.map_err(said("observe uplink"))?;
+    ensure(forwarded(&observed).is_empty(), || format!("given back it is {observed:?}"))?;
+    world.publish(&wider).await.map_err(said("publish on a port that was given back"))?;
     kill.kill(&uplink);
     let observed = world.observe_uplink(Some(&uplink)).await.map_err(said("observe uplink"))?;
     ensure(observed == UplinkObserved::Absent, || format!("a dead helper reads as {observed:?}"))?;

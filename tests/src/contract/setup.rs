@@ -112,11 +112,14 @@ pub fn container_id() -> ContainerId {
     ContainerId::from_raw("0000000000c1")
 }
 
+/// The name of a container that ignores every signal but SIGKILL, as `/bin/sleep` does as process 1.
+pub const STUBBORN: &str = "stubborn";
+
 /// A start of it in sandbox 1.
 pub fn container(incarnation: u32, kill: &dyn Killer) -> ContainerPlan {
     ContainerPlan {
         id: container_id(),
-        name: "case".to_owned(),
+        name: STUBBORN.to_owned(),
         incarnation,
         sandbox: sandbox_id(1),
         rootfs: RootfsPlan { id: container_id(), root: kill.root(), layers: Vec::new() },
@@ -127,6 +130,15 @@ pub fn container(incarnation: u32, kill: &dyn Killer) -> ContainerPlan {
         mounts: Vec::new(),
         hostname: "case-1".to_owned(),
         hosts: Vec::new(),
+    }
+}
+
+/// The same with a process that handles its signals.
+pub fn handling(incarnation: u32, kill: &dyn Killer) -> ContainerPlan {
+    ContainerPlan {
+        name: "case".to_owned(),
+        argv: vec!["/bin/hold".to_owned()],
+        ..container(incarnation, kill)
     }
 }
 

@@ -18,13 +18,12 @@ mod pods;
 mod ports;
 mod recovery;
 mod restarts;
-mod runner;
 mod shared;
 mod store;
 mod support;
 
 use holdfast_chaos::privileged::Preparation;
-use runner::{Case, case};
+use holdfast_tests::runner::{self, Case, case};
 use std::process::ExitCode;
 
 const CASES: &[Case] = &[
@@ -81,15 +80,10 @@ const CASES: &[Case] = &[
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["--case", name] => runner::play(CASES, name),
         ["--fetch", address, deadline_ms] => peer::fetch(address, deadline_ms),
         ["--echo", address] => peer::echo(address),
         ["--connect", socket] => peer::connect(socket),
-        _ => runner::run(CASES, &arguments),
+        _ => return runner::main(CASES),
     };
-    result.unwrap_or_else(|error| {
-        println!("error: {error:#}");
-        println!("test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
-        ExitCode::FAILURE
-    })
+    result.unwrap_or_else(runner::failed)
 }

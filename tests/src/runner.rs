@@ -1,6 +1,7 @@
-//! Runs cases one after the other, each in a process that can be given up on.
+//! Runs cases on the real kernel one after the other, each in a process that can be given up on. Run as root, a
+//! case becomes the user that `HOLDFAST_TEST_USER` names (default `holdfast`) before it touches the node.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use holdfast_chaos::{
     command,
     identity::{CHAOS_BINARY_VARIABLE, Identity, NODE_BINARY_VARIABLE},
@@ -23,6 +24,8 @@ const DEADLINE: Duration = Duration::from_secs(90);
 /// What a case is given.
 #[derive(Debug)]
 pub struct Context {
+    /// The case's own name.
+    pub name: &'static str,
     /// Who runs the node.
     pub identity: Arc<Identity>,
     /// What was prepared with root's help.
@@ -35,11 +38,12 @@ pub struct Case {
     name: &'static str,
     play: fn(&Context) -> Result<()>,
     preparation: Preparation,
+    binaries: bool,
 }
 
 /// A case that needs nothing prepared.
 pub const fn case(name: &'static str, play: fn(&Context) -> Result<()>) -> Case {
-    Case { name, play, preparation: Preparation::None }
+    Case { name, play, preparation: Preparation::None, binaries: true }
 }
 
 impl Case {
@@ -48,9 +52,40 @@ impl Case {
         self.preparation = preparation;
         self
     }
+
+    /// The same where the test's own program is the node: neither `holdfast` nor `holdfast-chaos` is run.
+    pub const fn without_binaries(mut self) -> Self {
+        self.binaries = false;
+        self
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        if self.binaries { Identity::find() } else { Identity::find_user() }
+    }
+}
+
+/// A test program's `main`: `--case NAME` plays one case here, `--list` lists them, and arguments without a dash
+/// select cases by a part of their name.
+pub fn main(cases: &[Case]) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["--case", name] => play(cases, name),
+        _ => run(cases, &arguments),
+    };
+    result.unwrap_or_else(failed)
+}
+
+/// A run that could not be made, in the words that are counted.
+pub fn failed(error: anyhow::Error) -> ExitCode {
+    println!("error: {error:#}");
+    println!("test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
+    ExitCode::FAILURE
 }
 
 /// Runs the selected cases; a line each and a summary as cargo's own harness prints it.
+///
+/// # Errors
+/// When the node's user or a binary does not exist, and I/O errors.
 pub fn run(cases: &[Case], arguments: &[String]) -> Result<ExitCode> {
     let parts: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let selected = |case: &&Case| parts.is_empty() || parts.iter().any(|part| case.name.contains(*part));
@@ -59,7 +94,8 @@ pub fn run(cases: &[Case], arguments: &[String]) -> Result<ExitCode> {
         chosen.iter().for_each(|case| println!("{}: test", case.name));
         return Ok(ExitCode::SUCCESS);
     }
-    let identity = Identity::find()?;
+    let Some(first) = chosen.first() else { bail!("no case's name holds {parts:?}") };
+    let identity = first.identity()?;
     println!("\nrunning {} tests as {} (uid {})", chosen.len(), identity.user, identity.uid);
     let (mut passed, mut ignored, mut failures) = (0, 0, Vec::new());
     let started = Instant::now();
@@ -101,7 +137,9 @@ fn play_apart(case: &Case, identity: &Identity) -> Result<Verdict> {
     let scratch = tempfile_in_tmp(identity.uid)?;
     let mut child = Command::new(std::env::current_exe()?);
     child.args(["--case", case.name]);
-    child.env(NODE_BINARY_VARIABLE, &identity.holdfast).env(CHAOS_BINARY_VARIABLE, &identity.chaos);
+    if case.binaries {
+        child.env(NODE_BINARY_VARIABLE, &identity.holdfast).env(CHAOS_BINARY_VARIABLE, &identity.chaos);
+    }
     child.env(SCRATCH_VARIABLE, scratch.path());
     let verdict = match command::run(&mut child, DEADLINE) {
         Ok(output) => {
@@ -157,16 +195,19 @@ fn relatives(scratch: &Path) -> Vec<Process> {
 }
 
 /// Plays one case in this process: what needs root first, then as the node's user.
+///
+/// # Errors
+/// When there is no such case or no such user; a case that fails is no error but says so in its last line.
 pub fn play(cases: &[Case], name: &str) -> Result<ExitCode> {
     let case = cases.iter().find(|case| case.name == name).with_context(|| format!("no case {name:?}"))?;
-    let identity = Identity::find()?;
+    let identity = case.identity()?;
     let scratch = std::env::var_os(SCRATCH_VARIABLE).map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
     let prepared = privileged::prepare(case.preparation, &identity, &scratch);
     identity.assume()?;
     let result = match prepared {
         Prepared::Missing(missing) => Ok(Outcome::Skip(missing)),
         prepared => {
-            let context = Context { identity: Arc::new(identity), prepared };
+            let context = Context { name: case.name, identity: Arc::new(identity), prepared };
             (case.play)(&context).map(|()| Outcome::Pass(String::new()))
         }
     };
