@@ -70,6 +70,7 @@ pub fn request(name: &str) -> RunRequest {
         pod: None,
         tenant: None,
         networks: Vec::new(),
+        addresses: Default::default(),
         ports: Vec::new(),
         command: vec!["/bin/sleep".to_owned(), "1000".to_owned()],
         entrypoint: None,

@@ -40,6 +40,14 @@ pub enum OperationKind {
     CreateNetwork,
     /// Removes a network.
     RemoveNetwork,
+    /// Plugs a container or a pod into one more network.
+    Connect,
+    /// Unplugs it from one.
+    Disconnect,
+    /// Routes two networks to one another.
+    AddRoute,
+    /// Takes that back.
+    RemoveRoute,
 }
 
 impl fmt::Display for OperationKind {
@@ -56,6 +64,10 @@ impl fmt::Display for OperationKind {
             Self::RemovePod => "remove pod",
             Self::CreateNetwork => "create network",
             Self::RemoveNetwork => "remove network",
+            Self::Connect => "connect",
+            Self::Disconnect => "disconnect",
+            Self::AddRoute => "route",
+            Self::RemoveRoute => "remove route",
         })
     }
 }

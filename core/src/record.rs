@@ -13,7 +13,11 @@ use crate::{
     spec::{ContainerSpec, NetworkSpec, PortSpec, SandboxSpec},
     time::{Mono, Wall},
 };
-use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
@@ -79,14 +83,25 @@ pub struct NetworkRecord {
     pub prefix4: u8,
     /// The bridge's IPv4 address.
     pub gateway4: Ipv4Addr,
-    /// IPv6 subnet address, /64.
+    /// IPv6 subnet address.
     pub subnet6: Ipv6Addr,
+    /// IPv6 prefix length.
+    #[serde(default = "prefix6_default")]
+    pub prefix6: u8,
     /// The bridge's IPv6 address.
     pub gateway6: Ipv6Addr,
-    /// The isolation group of each tenant that has used the network.
+    /// The isolation group of each tenant that has used the network, or one it is routed to.
     pub groups: BTreeMap<Tenant, u32>,
+    /// Networks that its workloads reach, tenant by tenant; each names the other.
+    #[serde(default)]
+    pub routed: BTreeSet<NetworkId>,
     /// When it was created.
     pub created: Wall,
+}
+
+/// Every network's before networks could name their own.
+fn prefix6_default() -> u8 {
+    64
 }
 
 /// One interface of a sandbox.
@@ -108,6 +123,10 @@ pub struct AttachmentRecord {
     pub link_name: String,
     /// Interface index inside the sandbox, kept so that sockets bound to the device survive a replug.
     pub ifindex: u32,
+    /// Has the default routes, and is where published ports lead. One of a sandbox's; where none is marked, the
+    /// first.
+    #[serde(default)]
+    pub primary: bool,
 }
 
 /// A published port with the router's port that stands for it between helper and rules.
@@ -150,6 +169,18 @@ pub struct SandboxRecord {
     pub last_cure: Option<Cure>,
     /// When it was created.
     pub created: Wall,
+}
+
+impl SandboxRecord {
+    /// The interface with the default routes and the published ports.
+    pub fn primary(&self) -> Option<&AttachmentRecord> {
+        primary(&self.attachments)
+    }
+}
+
+/// See [`AttachmentRecord::primary`].
+pub fn primary(attachments: &[AttachmentRecord]) -> Option<&AttachmentRecord> {
+    attachments.iter().find(|own| own.primary).or(attachments.first())
 }
 
 /// Whether the user wants a container to run.

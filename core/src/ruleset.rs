@@ -10,7 +10,7 @@ use crate::{
     record::{AttachmentRecord, Change, PortRecord, Records, SandboxRecord},
     spec::Protocol,
 };
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,9 @@ pub enum Element {
     Source6(Slot, [u8; 6], Ipv6Addr),
     /// Map `forward4`: (protocol, port on the uplink) → (address, port) behind it.
     Forward4(Protocol, u16, Ipv4Addr, u16),
+    /// Map `hairpin4`: (protocol, port of every address of the host) → (address, port) behind it, for workloads
+    /// that ask the router for it.
+    Hairpin4(Protocol, u16, Ipv4Addr, u16),
 }
 
 impl Element {
@@ -54,11 +57,12 @@ impl Element {
             Self::Source6(slot, mac, address) => {
                 fnv.put(&[8]).put(&slot.0.to_be_bytes()).put(&mac).put(&address.octets())
             }
-            Self::Forward4(protocol, port, address, target) => fnv
-                .put(&[9, protocol.number()])
-                .put(&port.to_be_bytes())
-                .put(&address.octets())
-                .put(&target.to_be_bytes()),
+            Self::Forward4(protocol, port, address, target) => {
+                fnv.put(&[9]).put_port(protocol, port, address, target)
+            }
+            Self::Hairpin4(protocol, port, address, target) => {
+                fnv.put(&[10]).put_port(protocol, port, address, target)
+            }
         }
         .0
     }
@@ -80,6 +84,13 @@ impl Fnv {
                 .iter()
                 .fold(self.0, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)),
         )
+    }
+
+    fn put_port(self, protocol: Protocol, port: u16, address: Ipv4Addr, target: u16) -> Self {
+        self.put(&[protocol.number()])
+            .put(&port.to_be_bytes())
+            .put(&address.octets())
+            .put(&target.to_be_bytes())
     }
 }
 
@@ -122,27 +133,41 @@ fn visit_desired(
     mut plugged: impl FnMut(&SandboxRecord) -> bool,
     visit: &mut dyn FnMut(Element),
 ) {
-    let leaving = leaving(records);
+    let leaving = Leaving::of(records);
     for sandbox in records.sandboxes.values() {
-        if plugged(sandbox) && !leaving.contains(&sandbox.id) {
-            visit_sandbox(records, sandbox, visit);
+        if !plugged(sandbox) || leaving.sandboxes.contains(&sandbox.id) {
+            continue;
         }
+        // What stays of it: what it loses is not spoken for any more.
+        visit_sandbox(records, leaving.replaced.get(&sandbox.id).copied().unwrap_or(sandbox), visit);
     }
 }
 
-/// Sandboxes that open operations are about to remove from the records: a repair must not speak for them any
-/// more, or their elements would outlive them and pass to the next owner of the address.
-fn leaving(records: &Records) -> BTreeSet<&SandboxId> {
-    let changes = records.operations.values().flat_map(|operation| match operation.phase {
-        Phase::Forward { .. } if operation.resume == Resume::Finish => operation.on_done.as_slice(),
-        Phase::Forward { .. } => &[],
-        Phase::Backward { .. } => operation.on_undone.as_slice(),
-    });
-    let removed = changes.filter_map(|change| match change {
-        Change::RemoveSandbox(id) => Some(id),
-        _ => None,
-    });
-    removed.collect()
+/// What open operations are about to take out of the records: a repair must not speak for it any more, or its
+/// elements would outlive it and pass to the next owner of the address.
+#[derive(Default)]
+struct Leaving<'a> {
+    sandboxes: BTreeSet<&'a SandboxId>,
+    replaced: BTreeMap<&'a SandboxId, &'a SandboxRecord>,
+}
+
+impl<'a> Leaving<'a> {
+    fn of(records: &'a Records) -> Self {
+        let mut leaving = Self::default();
+        let changes = records.operations.values().flat_map(|operation| match operation.phase {
+            Phase::Forward { .. } if operation.resume == Resume::Finish => operation.on_done.as_slice(),
+            Phase::Forward { .. } => &[],
+            Phase::Backward { .. } => operation.on_undone.as_slice(),
+        });
+        for change in changes {
+            match change {
+                Change::RemoveSandbox(id) => drop(leaving.sandboxes.insert(id)),
+                Change::Sandbox(next) => drop(leaving.replaced.insert(&next.id, next)),
+                _ => {}
+            }
+        }
+        leaving
+    }
 }
 
 /// Digest of any elements; see [`Ruleset::digest`].
@@ -161,12 +186,23 @@ pub fn sandbox_elements(records: &Records, sandbox: &SandboxRecord) -> BTreeSet<
 
 fn visit_sandbox(records: &Records, sandbox: &SandboxRecord, visit: &mut dyn FnMut(Element)) {
     for attachment in &sandbox.attachments {
-        let egress = records.networks.get(&attachment.network).is_some_and(|network| !network.spec.internal);
-        visit_attachment(attachment, egress, visit);
+        let network = records.networks.get(&attachment.network);
+        visit_attachment(attachment, network.is_some_and(|network| !network.spec.internal), visit);
+        // Its tenant's workloads on the networks that this one is routed to.
+        let peers = network.into_iter().flat_map(|network| &network.routed);
+        for peer in peers.filter_map(|peer| records.networks.get(peer)) {
+            if let Some(group) = peer.groups.get(&sandbox.tenant) {
+                visit(Element::Member4(*group, attachment.ipv4));
+                visit(Element::Member6(*group, attachment.ipv6));
+            }
+        }
     }
-    if let Some(first) = sandbox.attachments.first() {
+    if let Some(primary) = sandbox.primary() {
         for PortRecord { spec, router_port } in &sandbox.ports {
-            visit(Element::Forward4(spec.protocol, *router_port, first.ipv4, spec.target_port));
+            visit(Element::Forward4(spec.protocol, *router_port, primary.ipv4, spec.target_port));
+            if spec.host_address.is_unspecified() {
+                visit(Element::Hairpin4(spec.protocol, spec.host_port, primary.ipv4, spec.target_port));
+            }
         }
     }
 }

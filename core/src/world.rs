@@ -8,7 +8,10 @@
 use crate::{
     error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError},
     id::{ContainerId, ProcessRef, SandboxId, Slot},
-    observed::{ContainerObserved, ExitObserved, Keeper, KeepersObserved, RouterObserved, UplinkObserved},
+    observed::{
+        ContainerObserved, ExitObserved, HostObserved, Keeper, KeepersObserved, RouterObserved,
+        UplinkObserved,
+    },
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, NamespaceIds, PortRecord, Records},
     ruleset::{Element, Ruleset},
@@ -119,7 +122,8 @@ pub trait Router {
         &self,
         elements: &BTreeSet<Element>,
     ) -> impl Future<Output = Result<(), RouterError>> + Send;
-    /// Removes elements in one transaction; absent ones are no error.
+    /// Removes elements in one transaction; absent ones are no error. What conntrack remembers of an address or a
+    /// port that the elements spoke for is forgotten with them: its next owner inherits no flow of the last.
     fn remove_elements(
         &self,
         elements: &BTreeSet<Element>,
@@ -184,6 +188,8 @@ pub trait Uplink {
         &self,
         hint: Option<&ProcessRef>,
     ) -> impl Future<Output = Result<UplinkObserved, UplinkError>> + Send;
+    /// What of the host networks and ports must keep clear of: its routes, its ports.
+    fn observe_host(&self) -> impl Future<Output = Result<HostObserved, UplinkError>> + Send;
     /// Starts the helper in the router of `pin` and comes back when its tap is up.
     fn start_uplink(&self, pin: &ProcessRef) -> impl Future<Output = Result<ProcessRef, UplinkError>> + Send;
     /// Binds the host's port and comes back when it really is bound.

@@ -41,6 +41,14 @@ fn samples() -> Vec<(&'static str, Change)> {
     sandbox.last_cure = Some(Cure::Replugged);
     let mut node_record = records.node.clone().unwrap();
     node_record.cures.insert("replugged".into(), 4);
+    let mut network = records.networks.values().next().unwrap().clone();
+    network.routed.insert(holdfast_core::id::NetworkId::from_raw("net-other"));
+    network.prefix6 = 72;
+    network.spec.internal = true;
+    network.spec.isolate = true;
+    network.spec.gateway6 = Some("fd00::1".parse().unwrap());
+    network.spec.range4 = Some((address("10.89.0.128"), 25));
+    network.spec.tenant = Some(holdfast_core::id::Tenant::from_raw("blue"));
     let operation = OperationRecord {
         id: OperationId::from_raw("op-1"),
         kind: OperationKind::StopContainer,
@@ -71,7 +79,7 @@ fn samples() -> Vec<(&'static str, Change)> {
     };
     vec![
         ("node", Change::Node(node_record)),
-        ("network", Change::Network(records.networks.values().next().unwrap().clone())),
+        ("network", Change::Network(network)),
         ("sandbox", Change::Sandbox(sandbox)),
         ("container", Change::Container(container)),
         ("container-waiting", Change::Container(waiting)),
@@ -209,7 +217,7 @@ fn plan_of(records: &Records, name: &str, index: u16) -> holdfast_core::plan::Ne
         id: network.id.clone(),
         index,
         gateway4: (network.gateway4, network.prefix4),
-        gateway6: (network.gateway6, 64),
+        gateway6: (network.gateway6, network.prefix6),
         mtu_bytes: 1500,
     }
 }

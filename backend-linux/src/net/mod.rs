@@ -11,7 +11,9 @@
 mod attach;
 mod base;
 mod bridge;
+mod conntrack;
 mod error;
+pub(crate) mod host;
 mod link;
 mod netlink;
 mod netns;
@@ -25,6 +27,7 @@ mod sysctl;
 pub use link::bridge_mac;
 
 use crate::paths::Paths;
+use conntrack::Conntrack;
 use error::errno;
 use holdfast_core::{
     error::{Class, RouterError},
@@ -49,6 +52,7 @@ pub struct RouterHands {
     paths: Paths,
     route: Route,
     firewall: Firewall,
+    conntrack: Conntrack,
     remembered: attach::Remembered,
 }
 
@@ -63,6 +67,7 @@ impl RouterHands {
             paths: paths.clone(),
             route: Route::open().map_err(|error| errno("open netlink in", "the router", error))?,
             firewall: Firewall::open().map_err(|error| errno("open nftables in", "the router", error))?,
+            conntrack: Conntrack::open().map_err(|error| errno("open conntrack in", "the router", error))?,
             remembered: attach::Remembered::new(),
         })
     }
@@ -90,7 +95,8 @@ impl RouterHands {
     /// # Errors
     /// `Transient` when what was read back is not what was asked for.
     pub async fn ensure_ruleset(&mut self, ruleset: &Ruleset) -> Result<(), RouterError> {
-        self.firewall.ensure(ruleset)
+        let gone = self.firewall.ensure(ruleset)?;
+        self.conntrack.forget(&gone)
     }
 
     /// See [`holdfast_core::world::Router::add_elements`].
@@ -106,7 +112,9 @@ impl RouterHands {
     /// # Errors
     /// As the kernel says; absent elements and tables are none.
     pub async fn remove_elements(&mut self, elements: &BTreeSet<Element>) -> Result<(), RouterError> {
-        self.firewall.remove(elements)
+        self.firewall.remove(elements)?;
+        // Also of elements that were gone already: who removed them may have been killed before it came to this.
+        self.conntrack.forget(elements)
     }
 
     /// See [`holdfast_core::world::Router::ensure_network`].

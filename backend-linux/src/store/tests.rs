@@ -50,6 +50,8 @@ fn network(id: &str, label: &str) -> NetworkRecord {
         prefix4: 24,
         gateway4: "10.0.0.1".parse().unwrap(),
         subnet6: "fd00:1:2:1::".parse().unwrap(),
+        prefix6: 64,
+        routed: Default::default(),
         gateway6: "fd00:1:2:1::1".parse().unwrap(),
         groups: BTreeMap::from([(Tenant::default(), 0)]),
         created: Wall(1),

@@ -219,6 +219,9 @@ fn same_key(one: &Element, other: &Element) -> bool {
         (Element::Forward4(protocol, port, ..), Element::Forward4(of, number, ..)) => {
             (protocol, port) == (of, number)
         }
+        (Element::Hairpin4(protocol, port, ..), Element::Hairpin4(of, number, ..)) => {
+            (protocol, port) == (of, number)
+        }
         _ => one == other,
     }
 }

@@ -4,7 +4,7 @@ use super::session::Session;
 use crate::{
     bring_up::wants_plug,
     id::SandboxId,
-    record::{Records, SandboxRecord},
+    record::{AttachmentRecord, Records, SandboxRecord},
     world::{Probe, World},
 };
 use alloc::{string::String, string::ToString, vec::Vec};
@@ -51,14 +51,20 @@ impl VerifyReport {
     }
 }
 
-/// Whether the records let a packet pass from one sandbox to an address of another: both ends on one network,
-/// for one tenant. Everything else is closed.
-pub fn may_reach(from: &SandboxRecord, to: &SandboxRecord, address: IpAddr) -> bool {
-    let target = to
-        .attachments
+/// Whether the records let a packet pass from one sandbox to an address of another: both ends on one network, or
+/// on two that are routed to one another, for one tenant. Everything else is closed.
+pub fn may_reach(records: &Records, from: &SandboxRecord, address: IpAddr) -> bool {
+    let is = |own: &AttachmentRecord| IpAddr::V4(own.ipv4) == address || IpAddr::V6(own.ipv6) == address;
+    let mut owners = records
+        .sandboxes
+        .values()
+        .filter(|sandbox| sandbox.tenant == from.tenant)
+        .flat_map(|sandbox| sandbox.attachments.iter().filter(|own| is(own)));
+    let Some(target) = owners.next() else { return false };
+    let routed = records.networks.get(&target.network).map(|network| &network.routed);
+    from.attachments
         .iter()
-        .find(|attachment| IpAddr::V4(attachment.ipv4) == address || IpAddr::V6(attachment.ipv6) == address);
-    target.is_some_and(|target| from.attachments.iter().any(|own| own.group == target.group))
+        .any(|own| own.group == target.group || routed.is_some_and(|routed| routed.contains(&own.network)))
 }
 
 struct Pair {
@@ -110,7 +116,7 @@ fn pairs(records: &Records) -> Vec<Pair> {
                         names: (from.name.clone(), to.name.clone()),
                         ids: (from.id.clone(), to.id.clone()),
                         address,
-                        allowed: may_reach(from, to, address),
+                        allowed: may_reach(records, from, address),
                     });
                 }
             }

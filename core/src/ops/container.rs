@@ -71,6 +71,7 @@ pub fn run(
         name: &name,
         tenant: request.tenant.as_deref(),
         networks: &request.networks,
+        addresses: &request.addresses,
         ports: &request.ports,
         hostname: request.hostname.as_deref(),
         labels: request.labels.clone(),
@@ -102,6 +103,9 @@ fn refuse_with_pod(request: &RunRequest) -> Result<(), Refusal> {
     };
     if !request.networks.is_empty() {
         return belongs("--network");
+    }
+    if !request.addresses.is_empty() {
+        return belongs("--ip, --ip6 and --mac");
     }
     if !request.ports.is_empty() {
         return belongs("--publish");

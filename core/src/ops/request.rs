@@ -1,6 +1,7 @@
 //! What a user can ask for, as the API carries it.
 
 use crate::{
+    alloc_address::Wanted,
     error::{OperationError, Refusal, StoreError},
     spec::{BindMount, NetworkSpec, PortSpec, RestartPolicy},
 };
@@ -36,6 +37,9 @@ pub struct RunRequest {
     /// Networks by name; empty is the default network; not with a pod.
     #[serde(default)]
     pub networks: Vec<String>,
+    /// Declared addresses, by a name in `networks` (or of the default network).
+    #[serde(default)]
+    pub addresses: BTreeMap<String, Wanted>,
     /// Published ports; not with a pod.
     #[serde(default)]
     pub ports: Vec<PortSpec>,
@@ -86,6 +90,9 @@ pub struct PodRequest {
     /// Networks by name; empty is the default network.
     #[serde(default)]
     pub networks: Vec<String>,
+    /// Declared addresses, by a name in `networks` (or of the default network).
+    #[serde(default)]
+    pub addresses: BTreeMap<String, Wanted>,
     /// Published ports.
     #[serde(default)]
     pub ports: Vec<PortSpec>,
@@ -106,6 +113,25 @@ pub struct NetworkRequest {
     /// The rest.
     #[serde(default)]
     pub spec: NetworkSpec,
+}
+
+/// `holdfast network connect`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectRequest {
+    /// A container that is no pod's member, or a pod.
+    pub workload: String,
+    /// Declared addresses.
+    #[serde(default)]
+    pub addresses: Wanted,
+}
+
+/// `holdfast network disconnect`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DisconnectRequest {
+    /// A container that is no pod's member, or a pod.
+    pub workload: String,
 }
 
 /// `holdfast stop`, `holdfast restart`.

@@ -68,9 +68,14 @@ type Upgrade = fn(&mut Value);
 /// golden file in `core/golden` that a test walks through the chain.
 fn upgrades(kind: Kind) -> &'static [Upgrade] {
     match kind {
-        Kind::Node | Kind::Network | Kind::Sandbox | Kind::Container | Kind::Image | Kind::Operation => &[],
+        // Subnets, gateways and ranges of both families; the primary interface. Absent, they are what they were.
+        Kind::Network | Kind::Sandbox | Kind::Operation => &[as_it_was],
+        Kind::Node | Kind::Container | Kind::Image => &[],
     }
 }
+
+/// An upgrade by defaults alone: an absent field says what builds before it did.
+fn as_it_was(_: &mut Value) {}
 
 /// A record as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]

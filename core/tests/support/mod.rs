@@ -37,7 +37,7 @@ pub fn stamp(seed: u8) -> Stamp {
     for (number, byte) in (0_u8..).zip(random.iter_mut()) {
         *byte = seed.wrapping_mul(31).wrapping_add(number.wrapping_mul(7));
     }
-    Stamp { random, wall: WALL, daemon_generation: 1 }
+    Stamp { host: Default::default(), random, wall: WALL, daemon_generation: 1 }
 }
 
 pub fn namespaces() -> NamespaceIds {
@@ -61,8 +61,14 @@ pub fn node() -> Records {
         down: false,
         cures: BTreeMap::new(),
     };
-    let default =
-        network::default_record(&records, &mut node, NetworkId::from_raw("net-default"), WALL).unwrap();
+    let default = network::default_record(
+        &records,
+        &mut node,
+        &Default::default(),
+        NetworkId::from_raw("net-default"),
+        WALL,
+    )
+    .unwrap();
     records.apply(Change::Node(node));
     records.apply(Change::Network(default));
     records
@@ -75,6 +81,7 @@ pub fn request(name: &str) -> RunRequest {
         pod: None,
         tenant: None,
         networks: vec![],
+        addresses: Default::default(),
         ports: vec![],
         command: vec!["sleep".into(), "1".into()],
         entrypoint: None,

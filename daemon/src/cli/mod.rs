@@ -112,6 +112,7 @@ async fn dispatch(context: &Context, command: Command) -> anyhow::Result<u8> {
         Command::Wait { containers } => containers::wait(context, &containers).await,
         Command::Pod(pod) => pods::dispatch(context, pod).await,
         Command::Network(network) => networks::dispatch(context, network).await,
+        Command::Port { workload } => networks::ports(context, &workload).await,
         Command::Image(image) => images::dispatch(context, image).await,
         // Handled before the runtime existed.
         Command::Daemon { .. } | Command::Doctor | Command::Completions { .. } | Command::Version => Ok(0),

@@ -7,7 +7,10 @@ use crate::api::{
 use holdfast_core::{
     error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError},
     id::{BootId, ContainerId, ProcessRef, SandboxId, Slot},
-    observed::{ContainerObserved, ExitObserved, Keeper, KeepersObserved, RouterObserved, UplinkObserved},
+    observed::{
+        ContainerObserved, ExitObserved, HostObserved, Keeper, KeepersObserved, RouterObserved,
+        UplinkObserved,
+    },
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, ContainerRecord, ImageRecord, PortRecord, Records},
     ruleset::{Element, Ruleset},
@@ -203,6 +206,10 @@ impl<K: Part, R: Router + Part, U: Part, C: Part> Router for Composed<K, R, U, C
 impl<K: Part, R: Part, U: Uplink + Part, C: Part> Uplink for Composed<K, R, U, C> {
     async fn observe_uplink(&self, hint: Option<&ProcessRef>) -> Result<UplinkObserved, UplinkError> {
         self.uplink.observe_uplink(hint).await
+    }
+
+    async fn observe_host(&self) -> Result<HostObserved, UplinkError> {
+        self.uplink.observe_host().await
     }
 
     async fn start_uplink(&self, pin: &ProcessRef) -> Result<ProcessRef, UplinkError> {

@@ -9,8 +9,8 @@ use super::{
         Compare::{AtLeast, AtMost, Equal, NotEqual},
         End::{self, Accept, Drop, Jump},
         Expr::{
-            self, Compare, Ct, DestinationNat, Map, Mask, Masquerade, Member, Meta, NoMember, Payload,
-            SetMark, Verdict,
+            self, Compare, Ct, DestinationNat, DestinationType, Map, Mask, Masquerade, Member, Meta,
+            NoMember, Payload, SetMark, Verdict,
         },
         Header::{Link, Network, Transport},
     },
@@ -62,6 +62,8 @@ const ETHER_IPV6: u16 = 0x86dd;
 const STATE_INVALID: u32 = 1;
 const STATE_ESTABLISHED: u32 = 2;
 const STATE_RELATED: u32 = 4;
+/// The type of an address of this network namespace: linux/rtnetlink.h.
+const RTN_LOCAL: u32 = 2;
 /// IPS_DST_NAT.
 const STATUS_DESTINATION_NAT: u32 = 1 << 5;
 /// IP_CT_DIR_REPLY.
@@ -152,6 +154,8 @@ fn forward() -> Vec<Vec<Expr>> {
         rule([from_bridge(), family(IPV4), member4()], Accept),
         rule([from_bridge(), family(IPV6), member6()], Accept),
         rule([state(STATE_INVALID)], Drop),
+        // A published port of this node, asked of the router, and its answers: open to whoever reaches the host.
+        rule([from_bridge(), tracked(libc::NFT_CT_STATUS, STATUS_DESTINATION_NAT)], Accept),
         rule([from_uplink(), state(STATE_ESTABLISHED | STATE_RELATED)], Accept),
         rule([from_uplink(), tracked(libc::NFT_CT_STATUS, STATUS_DESTINATION_NAT)], Accept),
         // Answers to what came in through the uplink; what a workload starts itself needs egress.
@@ -199,19 +203,31 @@ fn output() -> Vec<Vec<Expr>> {
     ]
 }
 
+/// Protocol and destination port, looked up in a map that yields where they lead.
+fn lead(map: &'static CStr) -> Vec<Expr> {
+    vec![Meta(libc::NFT_META_L4PROTO, 0), Payload(Transport, 2, 2, 1), Map(map, 0, 0), DestinationNat(0, 1)]
+}
+
 fn destination_nat() -> Vec<Vec<Expr>> {
-    let mut exprs: Vec<Expr> = [from_uplink(), family(IPV4)].into_iter().flatten().collect();
-    exprs.extend([
-        Meta(libc::NFT_META_L4PROTO, 0),
-        Payload(Transport, 2, 2, 1),
-        Map(c"forward4", 0, 0),
-        DestinationNat(0, 1),
-    ]);
-    vec![exprs]
+    let local = vec![DestinationType(0), Compare(Equal, 0, RTN_LOCAL.to_ne_bytes().to_vec())];
+    let chain = |parts: Vec<Vec<Expr>>| parts.into_iter().flatten().collect();
+    vec![
+        chain(vec![from_uplink(), family(IPV4), lead(c"forward4")]),
+        // A workload that asks the router for a published port of its own node.
+        chain(vec![from_bridge(), family(IPV4), local, lead(c"hairpin4")]),
+    ]
 }
 
 fn masquerade() -> Vec<Vec<Expr>> {
-    vec![to_uplink().into_iter().chain([Masquerade]).collect()]
+    vec![
+        to_uplink().into_iter().chain([Masquerade]).collect(),
+        // Answers of a published port that a workload asked the router for come back through the router, from a
+        // neighbour and from itself.
+        [from_bridge(), family(IPV4), tracked(libc::NFT_CT_STATUS, STATUS_DESTINATION_NAT), vec![Masquerade]]
+            .into_iter()
+            .flatten()
+            .collect(),
+    ]
 }
 
 /// Link name and source MAC address in the first six registers of a key.

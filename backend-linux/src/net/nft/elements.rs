@@ -43,6 +43,7 @@ const EGRESS6: usize = 5;
 const FORWARD4: usize = 6;
 const SOURCE4: usize = 7;
 const SOURCE6: usize = 8;
+const HAIRPIN4: usize = 9;
 
 const fn inet(name: &'static CStr, key: (u32, u32), data: Option<(u32, u32)>) -> SetSpec {
     SetSpec { table: ProtoFamily::Inet, name, key, data, host_order: false }
@@ -53,7 +54,7 @@ const fn bridge(name: &'static CStr, key: (u32, u32)) -> SetSpec {
 }
 
 /// All sets; [`Raw::set`] is an index here.
-pub(crate) static SETS: [SetSpec; 9] = [
+pub(crate) static SETS: [SetSpec; 10] = [
     inet(c"group4", (IPV4, 4), Some((MARK, 4))),
     inet(c"member4", (MARK << 6 | IPV4, 8), None),
     inet(c"egress4", (IPV4, 4), None),
@@ -63,6 +64,7 @@ pub(crate) static SETS: [SetSpec; 9] = [
     inet(c"forward4", (PROTOCOL << 6 | SERVICE, 8), Some((IPV4 << 6 | SERVICE, 8))),
     bridge(c"source4", (IFNAME << 12 | ETHER << 6 | IPV4, 28)),
     bridge(c"source6", (IFNAME << 12 | ETHER << 6 | IPV6, 40)),
+    inet(c"hairpin4", (PROTOCOL << 6 | SERVICE, 8), Some((IPV4 << 6 | SERVICE, 8))),
 ];
 
 /// One element in the kernel's form; `data` is empty where the set is no map.
@@ -95,6 +97,11 @@ fn service(port: u16) -> Vec<u8> {
     vec![high, low, 0, 0]
 }
 
+fn forward(set: usize, protocol: Protocol, from: u16, address: Ipv4Addr, to: u16) -> Raw {
+    let key = [vec![protocol.number(), 0, 0, 0], service(from)];
+    raw(set, key, [address.octets().to_vec(), service(to)].concat())
+}
+
 /// The kernel's form. A group is a number in the host's byte order, like a mark.
 pub(crate) fn encode(element: &Element) -> Raw {
     let group = |group: u32| group.to_ne_bytes().to_vec();
@@ -114,11 +121,8 @@ pub(crate) fn encode(element: &Element) -> Raw {
         Element::Source6(slot, mac, address) => {
             raw(SOURCE6, [port(slot), ether(mac), v6(address)], Vec::new())
         }
-        Element::Forward4(protocol, from, address, to) => raw(
-            FORWARD4,
-            [vec![protocol.number(), 0, 0, 0], service(from)],
-            [v4(address), service(to)].concat(),
-        ),
+        Element::Forward4(protocol, from, address, to) => forward(FORWARD4, protocol, from, address, to),
+        Element::Hairpin4(protocol, from, address, to) => forward(HAIRPIN4, protocol, from, address, to),
     }
 }
 
@@ -134,6 +138,7 @@ pub(crate) fn decode(raw: &Raw) -> Option<Element> {
         MEMBER6 => Element::Member6(key.number(0)?, key.v6(4)?),
         EGRESS6 => Element::Egress6(key.v6(0)?),
         FORWARD4 => Element::Forward4(key.protocol(0)?, key.port(4)?, data.v4(0)?, data.port(4)?),
+        HAIRPIN4 => Element::Hairpin4(key.protocol(0)?, key.port(4)?, data.v4(0)?, data.port(4)?),
         SOURCE4 => Element::Source4(key.slot(0)?, key.bytes(16)?, key.v4(24)?),
         SOURCE6 => Element::Source6(key.slot(0)?, key.bytes(16)?, key.v6(24)?),
         _ => return None,
@@ -212,6 +217,7 @@ mod tests {
             Element::Egress6(v6),
             Element::Source6(slot, mac, v6),
             Element::Forward4(Protocol::Udp, 20_001, v4, 53),
+            Element::Hairpin4(Protocol::Tcp, 8080, v4, 80),
         ];
         for element in all {
             let raw = encode(&element);

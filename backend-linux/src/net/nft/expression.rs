@@ -51,6 +51,8 @@ pub(crate) enum Expr {
     Payload(Header, u32, u32, u32),
     /// Loads `ct KEY`.
     Ct(libc::c_int, u32),
+    /// Loads the destination address's type: RTN_LOCAL and its kin, of linux/rtnetlink.h.
+    DestinationType(u32),
     /// Compares a register.
     Compare(Compare, u32, Vec<u8>),
     /// Masks a 4-byte register in place.
@@ -185,6 +187,14 @@ impl Expr {
                     (sys::NFTNL_EXPR_NAT_REG_PROTO_MIN, Number(register(*port))),
                 ],
             ),
+            Self::DestinationType(to) => (
+                c"fib",
+                vec![
+                    (sys::NFTNL_EXPR_FIB_DREG, Number(register(*to))),
+                    (sys::NFTNL_EXPR_FIB_RESULT, Number(NFT_FIB_RESULT_ADDRTYPE)),
+                    (sys::NFTNL_EXPR_FIB_FLAGS, Number(NFTA_FIB_F_DADDR)),
+                ],
+            ),
             Self::Masquerade => (c"masq", Vec::new()),
             Self::Verdict(end) => {
                 let verdict = match end {
@@ -205,6 +215,10 @@ impl Expr {
     }
 }
 
+/// Of linux/netfilter/nf_tables.h.
+const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
+/// Likewise.
+const NFTA_FIB_F_DADDR: u32 = 1 << 1;
 /// `NFT_LOOKUP_F_INV` of linux/netfilter/nf_tables.h.
 const NFT_LOOKUP_F_INV: u32 = 1;
 

@@ -61,8 +61,8 @@ impl Firewall {
         Ok(RulesetObserved { base, digest: elements::digest(&held) })
     }
 
-    /// Base chains and exactly these elements, then a look whether it is so.
-    pub fn ensure(&mut self, ruleset: &Ruleset) -> Result<(), RouterError> {
+    /// Base chains and exactly these elements, then a look whether it is so. Tells what was removed.
+    pub fn ensure(&mut self, ruleset: &Ruleset) -> Result<BTreeSet<Element>, RouterError> {
         let wanted: BTreeSet<Raw> = ruleset.elements.iter().map(elements::encode).collect();
         let mut held = BTreeSet::new();
         if self.has_base()? {
@@ -70,12 +70,13 @@ impl Firewall {
         } else {
             self.install_base()?;
         }
+        let gone = held.difference(&wanted).filter_map(elements::decode).collect();
         let changes = difference(&held, &wanted);
         self.commit(&changes)?;
         let base = self.has_base()?;
         let held = self.dump_all()?;
         if base && elements::digest(&held) == ruleset.digest() && held == wanted {
-            return Ok(());
+            return Ok(gone);
         }
         Err(RouterError::new(
             Class::Transient,
