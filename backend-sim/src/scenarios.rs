@@ -1,5 +1,7 @@
 //! Named histories without faults, for sweeps that put a kill at every call.
 
+mod networks;
+
 use crate::{
     fault::{FaultKind, Victim},
     history::{Action, History, request},
@@ -63,7 +65,7 @@ pub fn all() -> Vec<History> {
     });
     let network = Action::CreateNetwork(NetworkRequest { name: own("side"), ..NetworkRequest::default() });
     let members = vec![pod.clone(), Action::run_in("pair", "left"), Action::run_in("pair", "right")];
-    vec![
+    let own = vec![
         scenario("run", Vec::new(), vec![run.clone()]),
         scenario("stop", vec![run.clone()], vec![Action::Stop(own("one"))]),
         scenario("start", vec![run.clone(), Action::Stop(own("one"))], vec![Action::Start(own("one"))]),
@@ -90,7 +92,8 @@ pub fn all() -> Vec<History> {
             ..scenario("bring-up: power loss", Vec::new(), vec![Action::BringUp])
         },
         mixed(),
-    ]
+    ];
+    own.into_iter().chain(networks::all()).collect()
 }
 
 /// Some workloads live and some do not: each gets the mildest cure.

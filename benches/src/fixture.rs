@@ -169,7 +169,7 @@ pub fn whole(records: &Records) -> Observed {
         for attachment in &sandbox.attachments {
             let peer = netns(attachment.slot.0);
             let index = records.networks[&attachment.network].index;
-            let plug = PlugObserved { network_index: Some(index), complete: true, peer: Some(peer) };
+            let plug = PlugObserved { network_index: Some(index), complete: true, peer: Some(peer), default_route: None };
             router.plugged.insert(attachment.slot, plug);
             router.sandboxes.insert(sandbox.id.clone(), peer);
         }

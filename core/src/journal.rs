@@ -44,10 +44,20 @@ pub enum OperationKind {
     Connect,
     /// Unplugs it from one.
     Disconnect,
+    /// Leads default routes to the interface that is the primary one.
+    Reroute,
     /// Routes two networks to one another.
     AddRoute,
     /// Takes that back.
     RemoveRoute,
+}
+
+impl OperationKind {
+    /// Whether one that ends something and fails half way stays open until a bring-up has finished it: what it has
+    /// moved already is on no record before it is done.
+    pub fn stays_until_done(self) -> bool {
+        self == Self::Disconnect
+    }
 }
 
 impl fmt::Display for OperationKind {
@@ -66,6 +76,7 @@ impl fmt::Display for OperationKind {
             Self::RemoveNetwork => "remove network",
             Self::Connect => "connect",
             Self::Disconnect => "disconnect",
+            Self::Reroute => "reroute",
             Self::AddRoute => "route",
             Self::RemoveRoute => "remove route",
         })

@@ -134,6 +134,9 @@ pub struct PlugObserved {
     pub complete: bool,
     /// The network namespace of the other end, where the kernel tells.
     pub peer: Option<NamespaceId>,
+    /// Whether the default routes inside lead here, as it was last plugged; `None` where nothing tells.
+    #[serde(default)]
+    pub default_route: Option<bool>,
 }
 
 /// Whether the kernel's rules are what was last asked for.

@@ -261,10 +261,15 @@ fn connect_and_disconnect_change_what_they_say_and_nothing_else() {
     let second = web.attachments[1].clone();
     let steps = done(disconnect_from(&records, "default", "web", 5).unwrap(), &mut records);
     let text = steps_text(&steps);
-    let reroute = steps.iter().position(|step| matches!(step, Step::Attach(plan) if plan.default_route));
+    let moved = steps.iter().position(|step| matches!(step, Step::AddElements(_)));
     let detach = steps.iter().position(|step| matches!(step, Step::Detach(_)));
     let silence = steps.iter().position(|step| matches!(step, Step::RemoveElements(_)));
-    assert!(reroute < detach && detach < silence && reroute.is_some(), "{text}");
+    assert!(moved < detach && detach < silence && moved.is_some(), "{text}");
+    let id = sandbox(&records, "web").id.clone();
+    let reroute = done(connect::reroute(&records, &id, &stamp(8)).unwrap(), &mut records);
+    assert!(
+        matches!(reroute.as_slice(), [Step::Attach(plan)] if plan.default_route && plan.slot == second.slot)
+    );
     let web = sandbox(&records, "web");
     assert_eq!(web.attachments.len(), 1);
     assert_eq!(web.primary().unwrap().slot, second.slot);

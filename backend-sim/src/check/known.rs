@@ -65,6 +65,12 @@ impl Known {
             for attachment in &sandbox.attachments {
                 self.slots.insert(attachment.slot);
                 self.groups.insert((sandbox.id.clone(), attachment.group));
+                let network = records.networks.get(&attachment.network);
+                let peers = network.into_iter().flat_map(|network| &network.routed);
+                for peer in peers.filter_map(|peer| records.networks.get(peer)) {
+                    let group = peer.groups.get(&sandbox.tenant);
+                    self.groups.extend(group.map(|group| (sandbox.id.clone(), *group)));
+                }
                 self.group_of.insert(IpAddr::V4(attachment.ipv4), attachment.group);
                 self.group_of.insert(IpAddr::V6(attachment.ipv6), attachment.group);
             }

@@ -195,6 +195,7 @@ fn observe(node: &mut Node, seat: Seat) -> Result<RouterObserved, Refused> {
                 network_index: bridge.then_some(veth.plan.network_index),
                 complete: bridge,
                 peer: node.namespaces.inode(veth.inside),
+                default_route: Some(veth.plan.default_route),
             };
             (*slot, plug)
         });

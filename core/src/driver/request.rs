@@ -259,6 +259,11 @@ pub async fn disconnect_network<W: World>(
 ) -> Result<SandboxRecord, RequestError> {
     let admit = |records: &Records, stamp: &Stamp| connect::disconnect(records, network, request, stamp);
     let id = carry_out(world, session, admit).await?;
+    let rerouted = carry_out(world, session, |records, stamp| connect::reroute(records, &id, stamp)).await;
+    if let Err(error) = rerouted {
+        // The disconnect is done: the next bring-up sees where the routes lead.
+        tracing::warn!(error = %error, "default routes not led to another interface yet");
+    }
     sandbox_record(world, &id).await
 }
 

@@ -141,14 +141,11 @@ pub fn disconnect(
     let mut steps = Vec::new();
     if is_plugged(records, sandbox) {
         let (before, after) = (sandbox_elements(records, sandbox), sandbox_elements(records, &next));
-        // Ports first, in place; then what spoke for the address, so that nobody reaches a link that goes.
+        // Ports move before the link goes; the rules that spoke for its address go last. Default routes follow by
+        // an operation of their own: what takes something away must be able to end when the workload is not up.
         let moved: alloc::collections::BTreeSet<_> = after.difference(&before).copied().collect();
         if !moved.is_empty() {
             steps.push(Step::AddElements(moved));
-        }
-        if was_primary {
-            let plans = steps::attachment_plans(records, &next).into_iter();
-            steps.extend(plans.filter(|plan| plan.default_route).map(Step::Attach));
         }
         steps.push(Step::Detach(gone.slot));
         steps.push(Step::RemoveElements(before.difference(&after).copied().collect()));
@@ -159,4 +156,23 @@ pub fn disconnect(
     operation.on_done = alloc::vec![Change::Sandbox(next)];
     let uses = alloc::vec![Subject::Network(network.id.clone())];
     Ok(Admission::Run { operation: Box::new(operation), changes: Vec::new(), uses, about: id })
+}
+
+/// Leads a workload's default routes to its primary interface, after a disconnect. One that is not up, or goes
+/// meanwhile, gets them when it is plugged: a bring-up sees where they lead.
+///
+/// # Errors
+/// `NotFound` when the workload is gone.
+pub fn reroute(records: &Records, id: &SandboxId, stamp: &Stamp) -> Result<Admission<()>, Refusal> {
+    let sandbox =
+        records.sandboxes.get(id).ok_or_else(|| super::not_found("workload", id.as_str(), "ps -a"))?;
+    let plan = steps::attachment_plans(records, sandbox).into_iter().find(|plan| plan.default_route);
+    let Some(plan) = plan.filter(|_| is_plugged(records, sandbox)) else {
+        return Ok(Admission::AlreadySo(()));
+    };
+    let steps = alloc::vec![Step::Attach(plan)];
+    let mut operation =
+        stamp.operation(OperationKind::Reroute, &sandbox.name, subjects(records, sandbox), steps);
+    operation.resume = Resume::Replan;
+    Ok(Admission::Run { operation: Box::new(operation), changes: Vec::new(), uses: Vec::new(), about: () })
 }

@@ -156,7 +156,12 @@ pub fn whole_router(records: &Records) -> RouterObserved {
             let index = records.networks[&own.network].index;
             plugged.insert(
                 own.slot,
-                PlugObserved { network_index: Some(index), complete: true, peer: Some(netns) },
+                PlugObserved {
+                    network_index: Some(index),
+                    complete: true,
+                    peer: Some(netns),
+                    default_route: None,
+                },
             );
         }
     }
