@@ -82,6 +82,7 @@ pub fn records(count: u32) -> Result<Records, Refusal> {
         uplink: Some(process(12)),
         down: false,
         cures: BTreeMap::new(),
+        policy_classes: Default::default(),
     };
     let default = network::default_record(&records, &mut node, &Default::default(), NetworkId::from_raw("network-0"), WALL)?;
     records.apply(Change::Node(node));

@@ -50,13 +50,17 @@ pub enum OperationKind {
     AddRoute,
     /// Takes that back.
     RemoveRoute,
+    /// Adds rules, or puts a document's in place of its old ones.
+    AddPolicy,
+    /// Removes rules.
+    RemovePolicy,
 }
 
 impl OperationKind {
     /// Whether one that ends something and fails half way stays open until a bring-up has finished it: what it has
     /// moved already is on no record before it is done.
     pub fn stays_until_done(self) -> bool {
-        self == Self::Disconnect
+        matches!(self, Self::Disconnect | Self::AddPolicy | Self::RemovePolicy)
     }
 }
 
@@ -79,6 +83,8 @@ impl fmt::Display for OperationKind {
             Self::Reroute => "reroute",
             Self::AddRoute => "route",
             Self::RemoveRoute => "remove route",
+            Self::AddPolicy => "add policy",
+            Self::RemovePolicy => "remove policy",
         })
     }
 }
@@ -95,6 +101,8 @@ pub enum Subject {
     Container(ContainerId),
     /// A network.
     Network(NetworkId),
+    /// The rules of all policies.
+    Policy,
 }
 
 impl fmt::Display for Subject {
@@ -104,6 +112,7 @@ impl fmt::Display for Subject {
             Self::Sandbox(id) => write!(f, "sandbox {id}"),
             Self::Container(id) => write!(f, "container {id}"),
             Self::Network(id) => write!(f, "network {id}"),
+            Self::Policy => f.write_str("policies"),
         }
     }
 }

@@ -7,9 +7,12 @@ pub use codec::{DecodeError, Encoded, Kind, decode, encode};
 
 use crate::{
     cure::Cure,
-    id::{BootId, ContainerId, ImageId, NetworkId, OperationId, ProcessRef, SandboxId, Slot, Tenant},
+    id::{
+        BootId, ContainerId, ImageId, NetworkId, OperationId, PolicyId, ProcessRef, SandboxId, Slot, Tenant,
+    },
     join::BySandbox,
     journal::OperationRecord,
+    policy::PolicyRecord,
     spec::{ContainerSpec, NetworkSpec, PortSpec, SandboxSpec},
     time::{Mono, Wall},
 };
@@ -64,6 +67,9 @@ pub struct NodeRecord {
     pub down: bool,
     /// Cures so far, by name, over all workloads.
     pub cures: BTreeMap<String, u64>,
+    /// Classes that addresses of workloads are or were in, since policies changed: [`crate::policy`].
+    #[serde(default)]
+    pub policy_classes: BTreeSet<String>,
 }
 
 /// A network: one bridge, one IPv4 and one IPv6 subnet.
@@ -314,6 +320,8 @@ pub struct Records {
     pub containers: BTreeMap<ContainerId, ContainerRecord>,
     /// Images.
     pub images: BTreeMap<ImageId, ImageRecord>,
+    /// Rules of policies.
+    pub policies: BTreeMap<PolicyId, PolicyRecord>,
     /// Open operations.
     pub operations: BTreeMap<OperationId, OperationRecord>,
     /// Records that could not be read: reported, kept, never treated as absent.
@@ -347,6 +355,8 @@ pub enum Change {
     Container(ContainerRecord),
     /// Writes an image.
     Image(ImageRecord),
+    /// Writes a rule.
+    Policy(PolicyRecord),
     /// Writes an operation.
     Operation(OperationRecord),
     /// Removes a network.
@@ -357,6 +367,8 @@ pub enum Change {
     RemoveContainer(ContainerId),
     /// Removes an image.
     RemoveImage(ImageId),
+    /// Removes a rule.
+    RemovePolicy(PolicyId),
     /// Removes an operation.
     RemoveOperation(OperationId),
 }
@@ -371,6 +383,8 @@ impl Records {
             Change::Sandbox(record) => drop(self.sandboxes.insert(record.id.clone(), record)),
             Change::Container(record) => drop(self.containers.insert(record.id.clone(), record)),
             Change::Image(record) => drop(self.images.insert(record.id.clone(), record)),
+            Change::Policy(record) => drop(self.policies.insert(record.id.clone(), record)),
+            Change::RemovePolicy(id) => drop(self.policies.remove(&id)),
             Change::Operation(record) => drop(self.operations.insert(record.id.clone(), record)),
             Change::RemoveNetwork(id) => drop(self.networks.remove(&id)),
             Change::RemoveSandbox(id) => drop(self.sandboxes.remove(&id)),

@@ -7,6 +7,7 @@
 use crate::{
     id::{SandboxId, Slot},
     journal::{Phase, Resume},
+    policy::{self, Classes},
     record::{AttachmentRecord, Change, PortRecord, Records, SandboxRecord},
     spec::Protocol,
 };
@@ -39,6 +40,47 @@ pub enum Element {
     /// Map `hairpin4`: (protocol, port of every address of the host) → (address, port) behind it, for workloads
     /// that ask the router for it.
     Hairpin4(Protocol, u16, Ipv4Addr, u16),
+    /// Map `class4`: address of a workload → class; [`crate::policy`].
+    Class4(Ipv4Addr, u32),
+    /// Map `class6`.
+    Class6(Ipv6Addr, u32),
+    /// Map `outside4`: addresses outside, first to last → class.
+    Outside4(Ipv4Addr, Ipv4Addr, u32),
+    /// Map `outside6`.
+    Outside6(Ipv6Addr, Ipv6Addr, u32),
+    /// Map `policy` (within) or `border`: what rules say of flows; `true` accepts.
+    Verdict(VerdictKey, bool),
+}
+
+/// Flows that one verdict is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct VerdictKey {
+    /// Between two workloads; otherwise over the uplink.
+    pub within: bool,
+    /// Class of who began.
+    pub from: u32,
+    /// Class of who was asked.
+    pub to: u32,
+    /// First and last protocol number.
+    pub protocols: (u8, u8),
+    /// First and last port of who was asked.
+    pub ports: (u16, u16),
+}
+
+impl VerdictKey {
+    /// Whether a flow between the same classes could meet both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        (self.within, self.from, self.to) == (other.within, other.from, other.to)
+            && self.protocols.0 <= other.protocols.1
+            && other.protocols.0 <= self.protocols.1
+            && self.ports.0 <= other.ports.1
+            && other.ports.0 <= self.ports.1
+    }
+}
+
+/// Digest of bytes.
+pub(crate) fn digest_of(bytes: &[u8]) -> u64 {
+    Fnv::default().put(bytes).0
 }
 
 impl Element {
@@ -62,6 +104,22 @@ impl Element {
             }
             Self::Hairpin4(protocol, port, address, target) => {
                 fnv.put(&[10]).put_port(protocol, port, address, target)
+            }
+            Self::Class4(address, class) => fnv.put(&[11]).put(&address.octets()).put(&class.to_be_bytes()),
+            Self::Class6(address, class) => fnv.put(&[12]).put(&address.octets()).put(&class.to_be_bytes()),
+            Self::Outside4(first, last, class) => {
+                fnv.put(&[13]).put(&first.octets()).put(&last.octets()).put(&class.to_be_bytes())
+            }
+            Self::Outside6(first, last, class) => {
+                fnv.put(&[14]).put(&first.octets()).put(&last.octets()).put(&class.to_be_bytes())
+            }
+            Self::Verdict(key, accept) => {
+                let VerdictKey { within, from, to, protocols, ports } = key;
+                fnv.put(&[15, u8::from(within), u8::from(accept), protocols.0, protocols.1])
+                    .put(&from.to_be_bytes())
+                    .put(&to.to_be_bytes())
+                    .put(&ports.0.to_be_bytes())
+                    .put(&ports.1.to_be_bytes())
             }
         }
         .0
@@ -134,12 +192,15 @@ fn visit_desired(
     visit: &mut dyn FnMut(Element),
 ) {
     let leaving = Leaving::of(records);
+    let classes = Classes::of(records);
+    policy::elements(records).into_iter().for_each(&mut *visit);
     for sandbox in records.sandboxes.values() {
         if !plugged(sandbox) || leaving.sandboxes.contains(&sandbox.id) {
             continue;
         }
         // What stays of it: what it loses is not spoken for any more.
-        visit_sandbox(records, leaving.replaced.get(&sandbox.id).copied().unwrap_or(sandbox), visit);
+        let sandbox = leaving.replaced.get(&sandbox.id).copied().unwrap_or(sandbox);
+        visit_sandbox(records, classes.as_ref(), sandbox, visit);
     }
 }
 
@@ -178,14 +239,24 @@ pub fn digest<'a>(elements: impl Iterator<Item = &'a Element>) -> u64 {
 /// The elements that one sandbox adds.
 pub fn sandbox_elements(records: &Records, sandbox: &SandboxRecord) -> BTreeSet<Element> {
     let mut elements = BTreeSet::new();
-    visit_sandbox(records, sandbox, &mut |element| {
+    visit_sandbox(records, Classes::of(records).as_ref(), sandbox, &mut |element| {
         elements.insert(element);
     });
     elements
 }
 
-fn visit_sandbox(records: &Records, sandbox: &SandboxRecord, visit: &mut dyn FnMut(Element)) {
+fn visit_sandbox(
+    records: &Records,
+    classes: Option<&Classes<'_>>,
+    sandbox: &SandboxRecord,
+    visit: &mut dyn FnMut(Element),
+) {
     for attachment in &sandbox.attachments {
+        if let Some(classes) = classes {
+            let class = |address| classes.number(&classes.inside(sandbox, attachment, address));
+            visit(Element::Class4(attachment.ipv4, class(attachment.ipv4.into())));
+            visit(Element::Class6(attachment.ipv6, class(attachment.ipv6.into())));
+        }
         let network = records.networks.get(&attachment.network);
         visit_attachment(attachment, network.is_some_and(|network| !network.spec.internal), visit);
         // Its tenant's workloads on the networks that this one is routed to.

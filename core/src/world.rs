@@ -98,6 +98,19 @@ pub trait Keepers {
     -> impl Future<Output = Result<ProcessRef, KeeperError>> + Send;
 }
 
+/// What a probe asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// TCP at a port of the kernel's choice, and an echo: either answer will do.
+    #[default]
+    Any,
+    /// An ICMP or ICMPv6 echo.
+    Icmp,
+    /// TCP at this port: the prober listens there, unless somebody does already.
+    Tcp(u16),
+}
+
 /// A probe between two sandboxes, sent from inside the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
@@ -109,6 +122,9 @@ pub struct Probe {
     pub address: IpAddr,
     /// How long an answer may take, in milliseconds.
     pub timeout_ms: u64,
+    /// What is asked.
+    #[serde(default)]
+    pub ask: Ask,
 }
 
 /// The router: links, rules and sandboxes. Asked of the control.

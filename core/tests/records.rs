@@ -49,6 +49,26 @@ fn samples() -> Vec<(&'static str, Change)> {
     network.spec.gateway6 = Some("fd00::1".parse().unwrap());
     network.spec.range4 = Some((address("10.89.0.128"), 25));
     network.spec.tenant = Some(holdfast_core::id::Tenant::from_raw("blue"));
+    node_record.policy_classes.insert("{\"inside\":true}".into());
+    let policy = holdfast_core::policy::PolicyRecord {
+        id: holdfast_core::id::PolicyId::from_raw("pol-1"),
+        name: "open".into(),
+        document: Some("blue.db".into()),
+        action: holdfast_core::policy::PolicyAction::AllowIngress,
+        from: vec![holdfast_core::policy::Peer {
+            labels: vec![holdfast_core::policy::LabelTerm::In("app".into(), vec!["web".into()])],
+            cidr: Some(("10.0.0.0".parse().unwrap(), 8)),
+            except: vec![("10.1.0.0".parse().unwrap(), 16)],
+            ..Default::default()
+        }],
+        to: vec![],
+        ports: vec![holdfast_core::policy::PortMatch {
+            protocol: Some(holdfast_core::policy::PolicyProtocol::Tcp),
+            ports: Some((80, 81)),
+        }],
+        summary: "a -> b".into(),
+        created: WALL,
+    };
     let operation = OperationRecord {
         id: OperationId::from_raw("op-1"),
         kind: OperationKind::StopContainer,
@@ -85,6 +105,7 @@ fn samples() -> Vec<(&'static str, Change)> {
         ("container-waiting", Change::Container(waiting)),
         ("image", Change::Image(image)),
         ("operation", Change::Operation(operation)),
+        ("policy", Change::Policy(policy)),
     ]
 }
 

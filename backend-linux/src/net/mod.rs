@@ -177,14 +177,14 @@ impl RouterHands {
     pub fn probe(&self, probe: &Probe) -> impl Future<Output = Result<bool, RouterError>> + Send + use<> {
         let from = checked(&probe.from).and_then(|()| sandbox::open(&self.paths, &probe.from));
         let to = checked(&probe.to).and_then(|()| sandbox::open(&self.paths, &probe.to));
-        let Probe { address, timeout_ms, .. } = *probe;
+        let Probe { address, timeout_ms, ask, .. } = *probe;
         async move {
             let (from, to) = (from?, to?);
             let (answer, answered) = tokio::sync::oneshot::channel();
             // Not the runtime's pool: its threads outlive the work and must stay in the router's namespace.
             std::thread::Builder::new()
                 .name("probe".to_owned())
-                .spawn(move || answer.send(probe::run(from, &to, address, timeout_ms)))
+                .spawn(move || answer.send(probe::run(from, &to, address, timeout_ms, ask)))
                 .map_err(|error| error::io("start a thread to probe", address.to_string(), &error))?;
             answered.await.unwrap_or_else(|_| {
                 Err(RouterError::new(Class::Fatal, "probe", address.to_string(), "the thread panicked"))

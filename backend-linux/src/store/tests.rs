@@ -35,6 +35,7 @@ fn node(slot_next: u32) -> NodeRecord {
         uplink: None,
         down: false,
         cures: BTreeMap::new(),
+        policy_classes: Default::default(),
     }
 }
 

@@ -14,10 +14,10 @@ pub use bring_up::{PASSES_MAX, bring_up, observe};
 pub use listening::{PortState, ports};
 pub use report::{BringUpReport, Trigger};
 pub use request::{
-    add_route, connect_network, create_network, create_pod, disconnect_network, prune_networks,
-    remove_container, remove_network, remove_pod, remove_route, restart_container, run_container,
-    start_container, stop_container,
+    add_route, apply_policy, connect_network, create_network, create_pod, create_policy, disconnect_network,
+    prune_networks, remove_container, remove_network, remove_pod, remove_policy, remove_route,
+    restart_container, run_container, start_container, stop_container,
 };
 pub use session::{Session, node_from, open_session};
 pub use take_down::{DownReport, take_down};
-pub use verify::{ProbeResult, VerifyReport, may_reach, verify_networks};
+pub use verify::{ProbeResult, VerifyReport, may_reach, reaches, verify_networks};

@@ -3,14 +3,14 @@
 use super::{operation, session::Session};
 use crate::{
     error::{OperationError, Refusal, RefusalCode},
-    id::SandboxId,
+    id::{PolicyId, SandboxId},
     journal::{OperationRecord, Subject},
     observed::HostObserved,
     ops::{
-        self, Admission, Stamp, connect, container, network, pod,
+        self, Admission, Stamp, connect, container, network, pod, policy,
         request::{
-            ConnectRequest, DisconnectRequest, NetworkRequest, PodRequest, RemoveRequest, RequestError,
-            RunRequest, StopRequest,
+            ConnectRequest, DisconnectRequest, NetworkRequest, PodRequest, PolicyRequest, PolicyTarget,
+            RemoveRequest, RequestError, RunRequest, StopRequest,
         },
         route, snapshot,
     },
@@ -99,7 +99,9 @@ fn begin<T>(records: &Records, admission: Result<Admission<T>, Refusal>) -> Resu
             Some(open) if open.subjects.contains(&Subject::Node) => Err(busy(open)),
             _ => Ok((alloc::vec::Vec::new(), (None, about))),
         },
-        Admission::Run { operation, mut changes, uses, about } => {
+        Admission::Run { operation, mut changes, mut uses, about } => {
+            // Its steps were made from the rules as they are.
+            uses.push(Subject::Policy);
             if let Some(open) = ops::blocker(records, &operation.subjects, &uses) {
                 return Err(busy(open));
             }
@@ -329,6 +331,42 @@ pub async fn remove_route<W: World>(
     other: &str,
 ) -> Result<(), RequestError> {
     carry_out(world, session, |records, stamp| route::remove(records, one, other, stamp)).await
+}
+
+/// `policy allow`, `policy deny`, `policy default`.
+///
+/// # Errors
+/// Refused; or failed, and then the next bring-up finishes it.
+pub async fn create_policy<W: World>(
+    world: &W,
+    session: &Session,
+    request: &PolicyRequest,
+) -> Result<Vec<PolicyId>, RequestError> {
+    carry_out(world, session, |records, stamp| policy::create(records, request, stamp)).await
+}
+
+/// `policy apply`.
+///
+/// # Errors
+/// As [`create_policy`].
+pub async fn apply_policy<W: World>(
+    world: &W,
+    session: &Session,
+    document: &serde_json::Value,
+) -> Result<Vec<PolicyId>, RequestError> {
+    carry_out(world, session, |records, stamp| policy::apply(records, document, stamp)).await
+}
+
+/// `policy rm`.
+///
+/// # Errors
+/// As [`create_policy`].
+pub async fn remove_policy<W: World>(
+    world: &W,
+    session: &Session,
+    target: &PolicyTarget,
+) -> Result<Vec<PolicyId>, RequestError> {
+    carry_out(world, session, |records, stamp| policy::remove(records, target, stamp)).await
 }
 
 /// `network prune`: removes what nobody uses, one by one, and says what. One that came into use meanwhile stays.

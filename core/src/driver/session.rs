@@ -92,6 +92,7 @@ pub fn node_from(records: &Records, random: [u8; 11]) -> NodeRecord {
         uplink: None,
         down: false,
         cures: BTreeMap::new(),
+        policy_classes: Default::default(),
     }
 }
 

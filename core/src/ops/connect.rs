@@ -2,7 +2,7 @@
 
 use super::{
     Admission, Stamp, find,
-    pod::{Touched, attachment, mark_primary},
+    pod::{Touched, attachment, mark_primary, verdicts_first},
     require_up,
 };
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     journal::{OperationKind, Resume, Subject},
     ops::request::{ConnectRequest, DisconnectRequest},
     plan::Step,
+    policy::note_classes,
     record::{AttachmentRecord, Change, ContainerRecord, Records, SandboxRecord},
     ruleset::sandbox_elements,
     steps,
@@ -55,6 +56,14 @@ pub fn connect(
     let sandbox = find::workload(records, &request.workload)?;
     let id = sandbox.id.clone();
     if let Some(own) = sandbox.attachments.iter().find(|own| own.network == network.id) {
+        let open = records.operations.values().any(|it| it.subjects.contains(&Subject::Sandbox(id.clone())));
+        if request.addresses.is_empty() && open {
+            // It may be about to leave: what is so then is not known before.
+            let subjects = subjects(records, sandbox);
+            let operation = stamp.operation(OperationKind::Connect, &sandbox.name, subjects, Vec::new());
+            let operation = Box::new(operation);
+            return Ok(Admission::Run { operation, changes: Vec::new(), uses: Vec::new(), about: id });
+        }
         if request.addresses.is_empty() {
             return Ok(Admission::AlreadySo(id));
         }
@@ -92,9 +101,13 @@ pub fn connect(
     changes.extend(touched.changes());
     let mut after = records.clone();
     changes.iter().cloned().for_each(|change| after.apply(change));
+    let noted = note_classes(&after, false);
+    noted.clone().into_iter().for_each(|change| after.apply(change));
+    changes.extend(noted);
     let mut steps = Vec::new();
     if is_plugged(records, sandbox) {
         let before = sandbox_elements(records, sandbox);
+        steps.extend(verdicts_first(&after));
         let elements = sandbox_elements(&after, &next).difference(&before).copied().collect();
         steps.push(Step::AddElements(elements));
         let plans = steps::attachment_plans(&after, &next).into_iter();

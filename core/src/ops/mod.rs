@@ -9,6 +9,7 @@ pub mod find;
 pub mod image;
 pub mod network;
 pub mod pod;
+pub mod policy;
 pub mod request;
 pub mod resolve;
 pub mod route;

@@ -9,6 +9,7 @@ use crate::{
     name,
     ops::request::{PodRequest, RemoveRequest},
     plan::Step,
+    policy::note_classes,
     record::{AttachmentRecord, Change, NetworkRecord, NodeRecord, Records, SandboxKind, SandboxRecord},
     spec::{PortSpec, SandboxSpec},
     steps,
@@ -32,6 +33,8 @@ pub(super) struct NewSandbox {
     pub(super) record: SandboxRecord,
     pub(super) changes: Vec<Change>,
     pub(super) uses: Vec<Subject>,
+    /// The records with the changes, where its steps depend on them.
+    pub(super) after: Option<Records>,
 }
 
 pub(super) fn new_sandbox(
@@ -81,7 +84,24 @@ pub(super) fn new_sandbox(
     let uses = touched.uses();
     let mut changes = alloc::vec![Change::Node(node), Change::Sandbox(record.clone())];
     changes.extend(touched.changes());
-    Ok(NewSandbox { record, changes, uses })
+    // What it adds may depend on what is new with it: the group of a routed network, a class.
+    let plain = records.policies.is_empty() && records.networks.values().all(|it| it.routed.is_empty());
+    let after = (!plain).then(|| {
+        let mut after = records.clone();
+        changes.iter().cloned().for_each(|change| after.apply(change));
+        let noted = note_classes(&after, false);
+        noted.clone().into_iter().for_each(|change| after.apply(change));
+        changes.extend(noted);
+        after
+    });
+    Ok(NewSandbox { record, changes, uses, after })
+}
+
+/// A class that is new with a workload has its verdicts before an address is in it.
+pub(super) fn verdicts_first(records: &Records) -> Vec<Step> {
+    let verdicts = crate::policy::elements(records);
+    let step = (!verdicts.is_empty()).then_some(Step::EnsureElements(verdicts));
+    step.into_iter().collect()
 }
 
 /// Networks that an admission takes from, as they will be.
@@ -261,9 +281,11 @@ pub fn create(
         hostname: request.hostname.as_deref(),
         labels: request.labels.clone(),
     };
-    let NewSandbox { record, changes, uses } = new_sandbox(records, &sandbox, stamp)?;
+    let NewSandbox { record, changes, uses, after } = new_sandbox(records, &sandbox, stamp)?;
     let id = record.id.clone();
-    let steps = steps::sandbox_up(records, &record, None);
+    let after = after.as_ref().unwrap_or(records);
+    let mut steps = verdicts_first(after);
+    steps.extend(steps::sandbox_up(after, &record, None));
     let subjects = alloc::vec![Subject::Sandbox(id.clone())];
     let mut operation = stamp.operation(OperationKind::CreatePod, &request.name, subjects, steps);
     operation.on_undone = alloc::vec![Change::RemoveSandbox(id.clone())];

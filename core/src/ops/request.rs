@@ -3,6 +3,7 @@
 use crate::{
     alloc_address::Wanted,
     error::{OperationError, Refusal, StoreError},
+    policy::{PolicyAction, PortMatch},
     spec::{BindMount, NetworkSpec, PortSpec, RestartPolicy},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
@@ -132,6 +133,34 @@ pub struct ConnectRequest {
 pub struct DisconnectRequest {
     /// A container that is no pod's member, or a pod.
     pub workload: String,
+}
+
+/// `holdfast policy allow`, `deny`, `default`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRequest {
+    /// Name; `None` gets one.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// What it does.
+    pub action: PolicyAction,
+    /// Who sends, any of them: see [`crate::ops::policy::peer`]; empty is anybody.
+    #[serde(default)]
+    pub from: Vec<String>,
+    /// Who receives, likewise.
+    #[serde(default)]
+    pub to: Vec<String>,
+    /// What, any of them; empty is everything.
+    #[serde(default)]
+    pub ports: Vec<PortMatch>,
+}
+
+/// `holdfast policy rm`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyTarget {
+    /// A rule by name or identity, or a document.
+    pub name: String,
 }
 
 /// `holdfast stop`, `holdfast restart`.

@@ -4,7 +4,7 @@
 //! refused; one that does not parse is corrupt. None of these is ever read as empty.
 
 use super::{Change, ContainerRecord, ImageRecord, NetworkRecord, NodeRecord, SandboxRecord};
-use crate::journal::OperationRecord;
+use crate::{journal::OperationRecord, policy::PolicyRecord};
 use alloc::{
     borrow::ToOwned,
     format,
@@ -30,12 +30,21 @@ pub enum Kind {
     Image,
     /// [`OperationRecord`].
     Operation,
+    /// [`PolicyRecord`].
+    Policy,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 6] =
-        [Self::Node, Self::Network, Self::Sandbox, Self::Container, Self::Image, Self::Operation];
+    pub const ALL: [Self; 7] = [
+        Self::Node,
+        Self::Network,
+        Self::Sandbox,
+        Self::Container,
+        Self::Image,
+        Self::Operation,
+        Self::Policy,
+    ];
 
     /// As stored.
     pub fn as_str(self) -> &'static str {
@@ -46,6 +55,7 @@ impl Kind {
             Self::Container => "container",
             Self::Image => "image",
             Self::Operation => "operation",
+            Self::Policy => "policy",
         }
     }
 
@@ -69,8 +79,8 @@ type Upgrade = fn(&mut Value);
 fn upgrades(kind: Kind) -> &'static [Upgrade] {
     match kind {
         // Subnets, gateways and ranges of both families; the primary interface. Absent, they are what they were.
-        Kind::Network | Kind::Sandbox | Kind::Operation => &[as_it_was],
-        Kind::Node | Kind::Container | Kind::Image => &[],
+        Kind::Node | Kind::Network | Kind::Sandbox | Kind::Operation => &[as_it_was],
+        Kind::Container | Kind::Image | Kind::Policy => &[],
     }
 }
 
@@ -134,6 +144,8 @@ pub fn encode(change: &Change) -> Encoded {
         Change::Sandbox(record) => body(Kind::Sandbox, record.id.as_str(), record),
         Change::Container(record) => body(Kind::Container, record.id.as_str(), record),
         Change::Image(record) => body(Kind::Image, record.id.as_str(), record),
+        Change::Policy(record) => body(Kind::Policy, record.id.as_str(), record),
+        Change::RemovePolicy(id) => removal(Kind::Policy, id.as_str()),
         Change::Operation(record) => body(Kind::Operation, record.id.as_str(), record),
         Change::RemoveNetwork(id) => removal(Kind::Network, id.as_str()),
         Change::RemoveSandbox(id) => removal(Kind::Sandbox, id.as_str()),
@@ -168,6 +180,7 @@ pub fn decode(kind: Kind, version: u32, body: &str) -> Result<Change, DecodeErro
         Kind::Sandbox => Change::Sandbox(read::<SandboxRecord>(value)?),
         Kind::Container => Change::Container(read::<ContainerRecord>(value)?),
         Kind::Image => Change::Image(read::<ImageRecord>(value)?),
+        Kind::Policy => Change::Policy(read::<PolicyRecord>(value)?),
         Kind::Operation => Change::Operation(read::<OperationRecord>(value)?),
     })
 }

@@ -60,6 +60,7 @@ pub fn node() -> Records {
         uplink: Some(process(12)),
         down: false,
         cures: BTreeMap::new(),
+        policy_classes: Default::default(),
     };
     let default = network::default_record(
         &records,

@@ -126,7 +126,7 @@ async fn reaches<W: World>(world: &W, from: u8, to: u8) -> Result<(bool, bool), 
     let to_link = link(to);
     let mut found = Vec::new();
     for address in [IpAddr::V4(to_link.ipv4), IpAddr::V6(to_link.ipv6)] {
-        let probe = Probe { from: sandbox_id(from), to: sandbox_id(to), address, timeout_ms: 1_000 };
+        let probe = Probe { from: sandbox_id(from), to: sandbox_id(to), address, timeout_ms: 1_000, ask: Default::default() };
         found.push(world.probe(&probe).await.map_err(said("probe"))?);
     }
     Ok((found.first() == Some(&true), found.get(1) == Some(&true)))
@@ -159,6 +159,7 @@ pub async fn isolation<W: World>(world: &W) -> Result<(), String> {
         to: sandbox_id(1),
         address: IpAddr::V4(Ipv4Addr::new(10, 90, 7, 11)),
         timeout_ms: 100,
+        ask: Default::default(),
     };
     let found = class(world.probe(&absent).await);
     ensure(found == Some(Class::Missing), || format!("a probe from a sandbox that is not there: {found:?}"))
