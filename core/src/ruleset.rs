@@ -78,6 +78,15 @@ impl VerdictKey {
     }
 }
 
+/// How often a verdict was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// Digest of bytes.
 pub(crate) fn digest_of(bytes: &[u8]) -> u64 {
     Fnv::default().put(bytes).0

@@ -14,7 +14,7 @@ use crate::{
     },
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, NamespaceIds, PortRecord, Records},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     time::{Mono, Span, Wall},
 };
 use alloc::{
@@ -144,6 +144,8 @@ pub trait Router {
         &self,
         elements: &BTreeSet<Element>,
     ) -> impl Future<Output = Result<(), RouterError>> + Send;
+    /// How often each verdict was given since it is there; elements without a count are left out.
+    fn count_verdicts(&self) -> impl Future<Output = Result<Vec<(Element, Counter)>, RouterError>> + Send;
     /// A bridge with fixed MAC, addresses, and sysctls as the design demands.
     fn ensure_network(&self, plan: &NetworkPlan) -> impl Future<Output = Result<(), RouterError>> + Send;
     /// Removes the bridge.

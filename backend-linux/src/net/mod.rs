@@ -34,7 +34,7 @@ use holdfast_core::{
     id::{SandboxId, Slot},
     observed::RouterObserved,
     plan::{AttachmentPlan, NetworkPlan, SandboxPlan},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     world::Probe,
 };
 use nft::Firewall;
@@ -115,6 +115,14 @@ impl RouterHands {
         self.firewall.remove(elements)?;
         // Also of elements that were gone already: who removed them may have been killed before it came to this.
         self.conntrack.forget(elements)
+    }
+
+    /// See [`holdfast_core::world::Router::count_verdicts`].
+    ///
+    /// # Errors
+    /// When the elements cannot be listed.
+    pub async fn count_verdicts(&mut self) -> Result<Vec<(Element, Counter)>, RouterError> {
+        self.firewall.counters()
     }
 
     /// See [`holdfast_core::world::Router::ensure_network`].

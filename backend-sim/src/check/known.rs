@@ -57,6 +57,7 @@ impl Known {
 
     fn add_records(&mut self, records: &Records) {
         self.bridges.extend(records.networks.values().map(|network| network.index));
+        self.elements.extend(holdfast_core::policy::elements(records));
         self.containers.extend(records.containers.keys().cloned());
         for sandbox in records.sandboxes.values() {
             self.sandboxes.insert(sandbox.id.clone());
@@ -84,7 +85,9 @@ impl Known {
     fn add_step(&mut self, step: &Step) {
         match step {
             Step::EnsureRuleset(ruleset) => self.elements.extend(&ruleset.elements),
-            Step::AddElements(elements) | Step::RemoveElements(elements) => self.elements.extend(elements),
+            Step::AddElements(elements) | Step::EnsureElements(elements) | Step::RemoveElements(elements) => {
+                self.elements.extend(elements)
+            }
             Step::EnsureNetwork(plan) | Step::RemoveNetwork(plan) => drop(self.bridges.insert(plan.index)),
             Step::EnsureSandbox(plan) => drop(self.sandboxes.insert(plan.id.clone())),
             Step::RemoveSandbox(id) => drop(self.sandboxes.insert(id.clone())),
@@ -126,7 +129,7 @@ impl Known {
         match subject {
             Subject::Sandbox(id) => drop(self.sandboxes.insert(id.clone())),
             Subject::Container(id) => drop(self.containers.insert(id.clone())),
-            Subject::Network(_) | Subject::Node => {}
+            Subject::Network(_) | Subject::Policy | Subject::Node => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Drivers run plans. They have no choices left: what to do was decided, what went wrong is decided elsewhere.
 
 mod bring_up;
+mod explain;
 mod listening;
 mod operation;
 mod perform;
@@ -11,6 +12,7 @@ mod take_down;
 mod verify;
 
 pub use bring_up::{PASSES_MAX, bring_up, observe};
+pub use explain::{Explained, explain, policy_counters};
 pub use listening::{PortState, ports};
 pub use report::{BringUpReport, Trigger};
 pub use request::{

@@ -119,8 +119,11 @@ pub async fn verify_networks<W: World>(world: &W, _session: &Session, all: bool)
     let mut report = VerifyReport { results: Vec::new(), pairs: pairs.len() };
     // A sample spread evenly over all pairs, the same each time: a difference is found again.
     let stride = if all { 1 } else { pairs.len().div_ceil(SAMPLE_MAX).max(1) };
-    for (pair, ask) in pairs.iter().step_by(stride).flat_map(|pair| asks.iter().map(move |ask| (pair, *ask)))
-    {
+    let mut questions: Vec<(&Pair, Ask)> = Vec::new();
+    for pair in pairs.iter().step_by(stride) {
+        questions.extend(asks.iter().map(|ask| (pair, *ask)));
+    }
+    for (pair, ask) in questions {
         let told = |records: &Records| {
             let from = records.sandboxes.get(&pair.ids.0)?;
             Some(reaches(records, from, pair.address, flow_of(pair.address, ask)).allowed)

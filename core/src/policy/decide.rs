@@ -49,6 +49,22 @@ pub enum Reason {
     Nobody,
 }
 
+impl core::fmt::Display for Reason {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Rule(name) => write!(f, "rule {name}"),
+            Self::Default(name) => write!(f, "no rule allows it, and {name} closes by default"),
+            Self::SameGroup(network) => write!(f, "same namespace on network {network}"),
+            Self::Routed(one, other) => write!(f, "same namespace, networks {one} and {other} are routed"),
+            Self::OtherTenant(one, other) => write!(f, "namespaces {one} and {other} are isolated"),
+            Self::OtherNetwork(one, other) => write!(f, "networks {one} and {other} are not routed"),
+            Self::Egress(network) => write!(f, "out through the uplink, as network {network} may"),
+            Self::Internal(network) => write!(f, "network {network} has no way out"),
+            Self::Nobody => f.write_str("no workload has that address"),
+        }
+    }
+}
+
 /// What was decided of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {

@@ -7,6 +7,7 @@ mod images;
 mod networks;
 mod node;
 mod pods;
+pub mod policies;
 pub mod problem;
 pub mod server;
 mod streams;
@@ -17,7 +18,7 @@ use axum::{
     Router,
     extract::DefaultBodyLimit,
     http::{Method, Uri},
-    routing::{get, post, put},
+    routing::{delete, get, post, put},
 };
 use holdfast_core::{driver::Session, ops::request::RequestError};
 use problem::Problem;
@@ -77,6 +78,10 @@ pub fn router<N: Node>(app: Arc<App<N>>) -> Router {
             "/v1/networks/{name}/routes/{other}",
             put(networks::add_route::<N>).delete(networks::remove_route::<N>),
         )
+        .route("/v1/policies", get(policies::list::<N>).post(policies::create::<N>))
+        .route("/v1/policies/apply", post(policies::apply::<N>))
+        .route("/v1/policies/{name}", delete(policies::remove::<N>))
+        .route("/v1/why", get(policies::why::<N>))
         .route("/v1/ports/{name}", get(networks::ports::<N>))
         .route("/v1/networks/{name}", get(networks::inspect::<N>).delete(networks::remove::<N>))
         .route("/v1/images", get(images::list::<N>).post(images::load::<N>))

@@ -4,6 +4,7 @@ use super::parse;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use holdfast_core::{
     alloc_address::Wanted,
+    policy::PolicyProtocol,
     spec::{BindMount, RestartPolicy},
 };
 use std::{
@@ -138,6 +139,9 @@ pub enum Command {
     /// Networks
     #[command(subcommand)]
     Network(Network),
+    /// Policies: who may talk to whom
+    #[command(subcommand)]
+    Policy(Policy),
     /// List published ports, and whether each is really listened on
     Port {
         /// Container or pod
@@ -370,12 +374,100 @@ pub enum Network {
     /// Routes between networks: each tenant reaches its own workloads over both
     #[command(subcommand)]
     Route(Route),
+    /// Tell whether a flow passes and which rule decides
+    Why {
+        /// Workload or address that sends
+        from: String,
+        /// Workload or address that receives
+        to: String,
+        /// Port at the receiver: 80, 53/udp or icmp
+        port: String,
+    },
     /// Prove isolation by sending packets between workloads
     Verify {
         /// Every pair, not a sample
         #[arg(long)]
         all: bool,
     },
+}
+
+/// `policy`.
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// Let flows through, against defaults and isolation
+    Allow(Rule),
+    /// Stop flows, whatever else allows them
+    Deny(Rule),
+    /// Close workloads in a direction: only what a rule allows passes
+    Default {
+        /// In which direction
+        side: Side,
+        /// Whom: as --from and --to of `allow`
+        #[arg(required = true)]
+        of: Vec<String>,
+        /// Name
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// List rules
+    Ls {
+        /// With packets and bytes that each decided on
+        #[arg(long)]
+        stats: bool,
+    },
+    /// Remove rules, or documents
+    Rm {
+        /// Names or identities
+        #[arg(required = true)]
+        policies: Vec<String>,
+    },
+    /// Apply Kubernetes NetworkPolicy documents; one that was applied before is replaced
+    Apply {
+        /// YAML or JSON; - is standard input
+        #[arg(short, long)]
+        file: PathBuf,
+    },
+}
+
+/// A direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    /// What comes in
+    Ingress,
+    /// What goes out
+    Egress,
+}
+
+/// `policy allow`, `policy deny`.
+#[derive(Debug, Args)]
+pub struct Rule {
+    /// Who sends: NAME, CIDR, label:KEY[=VALUE], namespace:NAME, network:NAME, any; commas for all at once
+    #[arg(long, value_name = "WHO", default_value = "any")]
+    pub from: Vec<String>,
+    /// Who receives
+    #[arg(long, value_name = "WHO", default_value = "any")]
+    pub to: Vec<String>,
+    /// tcp, udp or icmp
+    #[arg(long, value_name = "PROTOCOL", value_parser = parse::protocol)]
+    pub proto: Option<PolicyProtocol>,
+    /// Port or range at the receiver; of tcp if --proto is left out
+    #[arg(long, value_name = "PORT[-LAST]", value_parser = parse::ports)]
+    pub port: Vec<(u16, u16)>,
+    /// Name
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+impl From<Rule> for holdfast_core::ops::request::PolicyRequest {
+    fn from(rule: Rule) -> Self {
+        Self {
+            name: rule.name,
+            action: holdfast_core::policy::PolicyAction::Deny,
+            ports: super::policies::ports(rule.proto, &rule.port),
+            from: rule.from,
+            to: rule.to,
+        }
+    }
 }
 
 /// `network route`.

@@ -4,7 +4,7 @@ use super::{
     Context,
     args::{Addresses, Format, Network, Route},
     client::OPERATION_DEADLINE,
-    output, parse, table, time,
+    output, parse, policies, table, time,
 };
 use crate::api::types::{AddressView, NetworkView, VerifyRequest};
 use holdfast_core::{
@@ -86,6 +86,7 @@ pub async fn dispatch(context: &Context, network: Network) -> anyhow::Result<u8>
             context.client.json::<()>(verb, &path, &[], None::<&()>, OPERATION_DEADLINE).await?;
             Ok(0)
         }
+        Network::Why { from, to, port } => policies::why(context, &from, &to, &port).await,
         Network::Verify { all } => verify(context, all).await,
     }
 }
@@ -224,7 +225,10 @@ async fn verify(context: &Context, all: bool) -> anyhow::Result<u8> {
         Format::Json => output::json(&report)?,
         Format::Name => report.differing().for_each(|one| outln!("{}->{}", one.from, one.to)),
         Format::Table => {
-            out!("{}", table::render(&["FROM", "TO", "ADDRESS", "ALLOWED", "REACHED", ""], &rows(&report)));
+            out!(
+                "{}",
+                table::render(&["FROM", "TO", "ADDRESS", "ASKED", "ALLOWED", "REACHED", ""], &rows(&report))
+            );
             outln!("{} of {} pairs tried, {differing} differ", report.results.len(), report.pairs);
         }
     }
@@ -244,6 +248,7 @@ fn rows(report: &VerifyReport) -> Vec<Vec<String>> {
             one.from.clone(),
             one.to.clone(),
             one.address.to_string(),
+            one.what.clone(),
             word(one.allowed),
             one.reached.map(word).unwrap_or_default(),
             verdict,

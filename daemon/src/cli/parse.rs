@@ -2,6 +2,7 @@
 
 use holdfast_core::{
     alloc_address::Wanted,
+    policy::PolicyProtocol,
     spec::{BindMount, PortSpec, Protocol, RestartPolicy},
 };
 use nix::sys::signal::Signal;
@@ -128,6 +129,24 @@ pub fn mac(text: &str) -> Result<[u8; 6], String> {
         .collect::<Option<_>>()
         .ok_or_else(refuse)?;
     bytes.try_into().map_err(|_| refuse())
+}
+
+/// `PORT` or `FIRST-LAST`.
+pub fn ports(text: &str) -> Result<(u16, u16), String> {
+    match range(text, "port")? {
+        (0, _) => Err("port 0 does not exist".to_owned()),
+        range => Ok(range),
+    }
+}
+
+/// `tcp`, `udp` or `icmp`.
+pub fn protocol(text: &str) -> Result<PolicyProtocol, String> {
+    match text {
+        "tcp" => Ok(PolicyProtocol::Tcp),
+        "udp" => Ok(PolicyProtocol::Udp),
+        "icmp" => Ok(PolicyProtocol::Icmp),
+        _ => Err("it is tcp, udp or icmp".to_owned()),
+    }
 }
 
 /// `SOURCE:TARGET[:ro|:rw]`; a relative source is taken from the working directory.

@@ -13,7 +13,7 @@ use holdfast_core::{
     },
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, ContainerRecord, ImageRecord, PortRecord, Records},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     time::{Mono, Span, Wall},
     world::{
         Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, Probe,
@@ -168,6 +168,10 @@ impl<K: Part, R: Router + Part, U: Part, C: Part> Router for Composed<K, R, U, C
 
     async fn remove_elements(&self, elements: &BTreeSet<Element>) -> Result<(), RouterError> {
         self.router.remove_elements(elements).await
+    }
+
+    async fn count_verdicts(&self) -> Result<Vec<(Element, Counter)>, RouterError> {
+        self.router.count_verdicts().await
     }
 
     async fn ensure_network(&self, plan: &NetworkPlan) -> Result<(), RouterError> {

@@ -126,7 +126,13 @@ async fn reaches<W: World>(world: &W, from: u8, to: u8) -> Result<(bool, bool), 
     let to_link = link(to);
     let mut found = Vec::new();
     for address in [IpAddr::V4(to_link.ipv4), IpAddr::V6(to_link.ipv6)] {
-        let probe = Probe { from: sandbox_id(from), to: sandbox_id(to), address, timeout_ms: 1_000, ask: Default::default() };
+        let probe = Probe {
+            from: sandbox_id(from),
+            to: sandbox_id(to),
+            address,
+            timeout_ms: 1_000,
+            ask: Default::default(),
+        };
         found.push(world.probe(&probe).await.map_err(said("probe"))?);
     }
     Ok((found.first() == Some(&true), found.get(1) == Some(&true)))

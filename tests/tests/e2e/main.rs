@@ -16,6 +16,7 @@ mod node;
 mod peer;
 mod plugs;
 mod pods;
+mod policies;
 mod ports;
 mod recovery;
 mod restarts;
@@ -58,6 +59,8 @@ const CASES: &[Case] = &[
     case("old_flows_are_no_new_owners", plugs::old_flows_are_forgotten),
     case("routed_networks_reach_one_another_tenant_by_tenant", plugs::routed_networks),
     case("published_ports_from_inside_and_as_they_are", plugs::published_from_inside),
+    case("policies_open_and_close_what_they_name", policies::rules_by_packets),
+    case("a_network_policy_document_is_what_it_is_in_kubernetes", policies::document_by_packets),
     case("a_published_port_answers_at_once_and_over_restarts", ports::answers_at_once),
     case("a_taken_port_is_refused_and_leaves_nothing", ports::taken_is_refused),
     case("bring_up_with_nothing_to_do", recovery::nothing),

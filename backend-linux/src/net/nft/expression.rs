@@ -63,6 +63,8 @@ pub(crate) enum Expr {
     NoMember(&'static CStr, u32),
     /// The key must be in a map; its data goes to the second register.
     Map(&'static CStr, u32, u32),
+    /// The key must be in a map, which says what becomes of the packet.
+    Verdicts(&'static CStr, u32),
     /// Rewrites the destination to the IPv4 address and port in these registers.
     DestinationNat(u32, u32),
     /// Rewrites the source to the outgoing link's address.
@@ -175,6 +177,14 @@ impl Expr {
                 vec![
                     (sys::NFTNL_EXPR_LOOKUP_SREG, Number(register(*key))),
                     (sys::NFTNL_EXPR_LOOKUP_DREG, Number(register(*to))),
+                    (sys::NFTNL_EXPR_LOOKUP_SET, Text(set)),
+                ],
+            ),
+            Self::Verdicts(set, key) => (
+                c"lookup",
+                vec![
+                    (sys::NFTNL_EXPR_LOOKUP_SREG, Number(register(*key))),
+                    (sys::NFTNL_EXPR_LOOKUP_DREG, Number(libc::NFT_REG_VERDICT.cast_unsigned())),
                     (sys::NFTNL_EXPR_LOOKUP_SET, Text(set)),
                 ],
             ),
