@@ -8,7 +8,7 @@ pub use converged::{agreement, converged, reachable};
 
 use crate::model::{Content, Node, Ns, Role};
 use holdfast_core::{
-    id::{BootId, ContainerId, SandboxId},
+    id::{ContainerId, SandboxId},
     invariant::check_records,
     record::{Change, Desired, Records},
 };
@@ -52,7 +52,7 @@ pub const EVERY_CALL: &[(&str, Invariant)] = &[
 pub struct History {
     known: Known,
     /// The records that `known` and the checks of records were made from.
-    revision: Option<(BootId, u64)>,
+    revision: Option<(u32, u64)>,
     node: [u64; 5],
     incarnations: BTreeMap<ContainerId, u32>,
 }
@@ -73,7 +73,8 @@ pub fn after_call(node: &mut Node, history: &mut History) -> Result<(), Violatio
         result.map_err(|detail| Violation { invariant: name.to_owned(), detail })
     };
     let records = node.disk.records();
-    let revision = Some((node.boot_id(), records.revision));
+    // How far an operation has come is no matter of any invariant.
+    let revision = Some((node.boots(), node.disk.structure));
     if history.revision != revision {
         named("the records hold together", hold_together(records))?;
         named("generations never fall", generations(records, history))?;
@@ -247,13 +248,19 @@ fn generations(records: &Records, history: &mut History) -> Result<(), String> {
     Ok(())
 }
 
-/// The records as they will be when every open operation has completed.
-pub(crate) fn completed(records: &Records) -> Records {
-    let mut completed = records.clone();
+/// The records as they will be when every open operation has completed; `None` when none adds any.
+pub(crate) fn completed(records: &Records) -> Option<Records> {
     let changes = records.operations.values().flat_map(|operation| &operation.on_done);
-    let additions = changes.filter(|change| {
-        matches!(change, Change::Network(_) | Change::Sandbox(_) | Change::Container(_) | Change::Image(_))
-    });
+    let mut additions = changes
+        .filter(|change| {
+            matches!(
+                change,
+                Change::Network(_) | Change::Sandbox(_) | Change::Container(_) | Change::Image(_)
+            )
+        })
+        .peekable();
+    additions.peek()?;
+    let mut completed = records.clone();
     additions.cloned().for_each(|change| completed.apply(change));
-    completed
+    Some(completed)
 }

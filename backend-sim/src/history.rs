@@ -8,7 +8,7 @@ pub use judge::Before;
 use crate::{
     Config, Sim, SimWorld,
     check::{self, Violation},
-    executor::{self, End, Task},
+    executor::{End, Executor, Stepping, Task},
     fault::{FaultKind, FaultPlan},
 };
 use holdfast_core::{
@@ -21,7 +21,11 @@ use holdfast_core::{
     world::Clock,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, fmt, sync::Mutex};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// One thing asked of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +59,10 @@ pub enum Action {
     RemoveRoute(String, String),
     /// A bring-up, as after the death of a watched process.
     BringUp,
+    /// `holdfast down`.
+    TakeDown,
+    /// `holdfast up`.
+    Up,
     /// Not asked but suffered.
     Strike(FaultKind),
 }
@@ -92,6 +100,7 @@ pub fn request(name: &str) -> RunRequest {
         stop_signal: None,
         stop_grace_ms: None,
         labels: Default::default(),
+        remove_on_exit: false,
     }
 }
 
@@ -113,6 +122,13 @@ pub struct History {
     /// Containers that ignore their stop signal.
     #[serde(default)]
     pub stubborn: BTreeSet<String>,
+    /// The longest a call takes when nothing delays it, in microseconds; `None` is the default of [`Config`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_max_us: Option<u64>,
+    /// Whether the lanes go on with the next daemon after a kill, with what got no answer asked again; else their
+    /// rest is not done.
+    #[serde(default)]
+    pub resume: bool,
     /// Done one after the other before faults are armed; each must succeed.
     #[serde(default)]
     pub prepare: Vec<Action>,
@@ -140,12 +156,14 @@ pub struct Answer {
 pub struct Passed {
     /// Calls from the first of the lanes to their end or the kill.
     pub calls: u64,
-    /// Digest of the trace.
-    pub hash: u64,
     /// What was answered.
     pub answers: Vec<Answer>,
     /// The bring-ups after the faults.
     pub reports: Vec<BringUpReport>,
+    /// The bring-ups before them, and while they struck.
+    pub seen: Vec<BringUpReport>,
+    /// How many daemons died while they brought the node up.
+    pub killed_in_bring_up: u32,
     /// How often each kind of fault struck.
     pub faults: std::collections::BTreeMap<String, u64>,
 }
@@ -169,21 +187,17 @@ impl fmt::Display for Failed {
 
 /// Bring-ups until a node is whole, once faults have stopped.
 pub const BRING_UPS_MAX: u32 = 4;
+/// Daemons that a run under faults takes at most; what is left of the lanes is then not done.
+const LIVES_MAX: u32 = 12;
 
 impl History {
-    /// Runs it.
+    /// Runs it on the stepping executor.
     ///
     /// # Errors
     /// The first invariant that did not hold, with what is needed to see it again.
     pub fn run(&self) -> Result<Passed, Box<Failed>> {
-        let config = Config {
-            seed: self.seed,
-            fd_store: self.fd_store,
-            stubborn: self.stubborn.clone(),
-            ..Config::default()
-        };
-        let sim = Sim::new(config, FaultPlan::default());
-        self.run_on(&sim).map_err(|violation| {
+        let sim = self.node();
+        self.run_on(&sim, &Stepping).map_err(|violation| {
             Box::new(Failed {
                 violation,
                 history: serde_json::to_string(self).unwrap_or_default(),
@@ -192,8 +206,24 @@ impl History {
         })
     }
 
-    fn run_on(&self, sim: &Sim) -> Result<Passed, Violation> {
-        let mut daemon = Daemon::start(sim)?;
+    /// The node that it begins on.
+    pub fn node(&self) -> Sim {
+        let config = Config {
+            seed: self.seed,
+            fd_store: self.fd_store,
+            stubborn: self.stubborn.clone(),
+            latency_max_us: self.latency_max_us.unwrap_or(Config::default().latency_max_us),
+            ..Config::default()
+        };
+        Sim::new(config, FaultPlan::default())
+    }
+
+    /// Runs it on a node and an executor.
+    ///
+    /// # Errors
+    /// The first invariant that did not hold.
+    pub fn run_on<E: Executor>(&self, sim: &Sim, executor: &E) -> Result<Passed, Violation> {
+        let mut daemon = Daemon::start(sim, executor)?;
         daemon.settle()?;
         for action in &self.prepare {
             let told = daemon.run(std::slice::from_ref(action))?;
@@ -207,22 +237,27 @@ impl History {
         let before = sim.with_node(|node| Before::of(node));
         self.outage.iter().for_each(|kind| sim.strike(kind));
         if !sim.daemon_lives() {
-            daemon = Daemon::start(sim)?;
+            daemon = Daemon::start(sim, executor)?;
         }
         let base = sim.calls();
         sim.arm(self.plan.counted_from(base));
-        let answers = daemon.run_lanes(&self.lanes)?;
+        let mut under = UnderFaults::default();
+        let daemon = under.run(daemon, &self.lanes, self.resume)?;
         let calls = sim.calls() - base;
         sim.disarm();
-        let mut daemon = if sim.daemon_lives() { daemon } else { Daemon::start(sim)? };
+        let daemon = match daemon {
+            Some(daemon) => daemon,
+            None => Daemon::start(sim, executor)?,
+        };
         let midway = sim.with_node(|node| Before::of(node));
+        let UnderFaults { answers, reports: seen, killed_in_bring_up } = under;
         let reports = daemon.settle()?;
         sim.with_node(|node| {
             check::converged(node)?;
             before.judge(node, &answers, &self.strikes())?;
             midway.reported(node, &reports)
         })?;
-        Ok(Passed { calls, hash: sim.trace().hash(), answers, reports, faults: sim.faults_struck() })
+        Ok(Passed { calls, answers, reports, seen, killed_in_bring_up, faults: sim.faults_struck() })
     }
 
     /// Every fault that may strike.
@@ -240,35 +275,133 @@ pub(crate) fn violation(invariant: &str, detail: impl Into<String>) -> Violation
     Violation { invariant: invariant.to_owned(), detail: detail.into() }
 }
 
+/// What came of the time in which faults struck.
+#[derive(Default)]
+struct UnderFaults {
+    answers: Vec<Answer>,
+    reports: Vec<BringUpReport>,
+    killed_in_bring_up: u32,
+}
+
+impl UnderFaults {
+    /// Runs the lanes until they are done, or their daemon is dead and nobody goes on. The daemon that lives.
+    fn run<'e, E: Executor>(
+        &mut self,
+        first: Daemon<'e, E>,
+        lanes: &[Vec<Action>],
+        resume: bool,
+    ) -> Result<Option<Daemon<'e, E>>, Violation> {
+        let (sim, executor) = (first.sim.clone(), first.executor);
+        let mut rest = lanes.to_vec();
+        let mut daemon = Some(first);
+        for _ in 0..LIVES_MAX {
+            if let Some(running) = daemon.take() {
+                let done = running.run_lanes(&rest)?;
+                done.advance(&mut rest);
+                self.answers.extend(done.answers.into_iter().map(|(_, answer)| answer));
+                self.reports.extend(done.reports);
+                if sim.daemon_lives() {
+                    return Ok(Some(running));
+                }
+            }
+            if !resume {
+                return Ok(None);
+            }
+            daemon = Daemon::start_under_faults(&sim, executor)?;
+            if let Some(started) = &daemon {
+                match started.bring_up(Trigger::Start)? {
+                    Some(report) => self.reports.push(report),
+                    None => {
+                        self.killed_in_bring_up += 1;
+                        daemon = None;
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What lanes did.
+#[derive(Default)]
+struct Done {
+    /// Answers, each with its lane.
+    answers: Vec<(usize, Answer)>,
+    /// Bring-ups among the actions.
+    reports: Vec<BringUpReport>,
+}
+
+impl Done {
+    /// Takes what is done out of the lanes. What got no answer is asked again, but nothing strikes twice.
+    fn advance(&self, lanes: &mut [Vec<Action>]) {
+        for (place, lane) in lanes.iter_mut().enumerate() {
+            let own = self.answers.iter().filter(|(of, _)| *of == place);
+            let done =
+                own.filter(|(_, answer)| answer.told.is_some() || matches!(answer.action, Action::Strike(_)));
+            let done = done.count();
+            lane.drain(..done.min(lane.len()));
+        }
+    }
+}
+
 /// One life of a daemon on a simulated node.
-struct Daemon {
+struct Daemon<'e, E> {
     sim: Sim,
+    executor: &'e E,
     world: SimWorld,
     session: Session,
 }
 
-impl Daemon {
-    fn start(sim: &Sim) -> Result<Self, Violation> {
+impl<'e, E: Executor> Daemon<'e, E> {
+    fn start(sim: &Sim, executor: &'e E) -> Result<Self, Violation> {
         let world = sim.start_daemon();
-        let session = finished(executor::block_on(sim, driver::open_session(&world)))?
-            .map_err(|error| violation("a daemon opens its session", error.to_string()))?;
-        Ok(Self { sim: sim.clone(), world, session })
+        let opening = world.clone();
+        let opened = executor.block_on(sim, async move { driver::open_session(&opening).await });
+        let session =
+            finished(opened)?.map_err(|error| violation("a daemon opens its session", error.to_string()))?;
+        Ok(Self { sim: sim.clone(), executor, world, session })
     }
 
-    /// Brings the node up until it is whole, waiting for restarts that are held back.
-    fn settle(&mut self) -> Result<Vec<BringUpReport>, Violation> {
+    /// A daemon that may be killed before it stands, or be refused its records: it is then another's turn.
+    fn start_under_faults(sim: &Sim, executor: &'e E) -> Result<Option<Self>, Violation> {
+        let world = sim.start_daemon();
+        let opening = world.clone();
+        match executor.block_on(sim, async move { driver::open_session(&opening).await }) {
+            End::Killed(_) => Ok(None),
+            opened => match finished(opened)? {
+                Ok(session) => Ok(Some(Self { sim: sim.clone(), executor, world, session })),
+                Err(_) => Ok(None),
+            },
+        }
+    }
+
+    /// One bring-up; `None` when the daemon was killed.
+    fn bring_up(&self, trigger: Trigger) -> Result<Option<BringUpReport>, Violation> {
+        let (world, session) = (self.world.clone(), self.session);
+        let end = self.executor.block_on(&self.sim, async move {
+            let report = driver::bring_up(&world, &session, trigger).await;
+            if let Some(due) = report.next_due {
+                world.sleep(due.since(world.now())).await;
+            }
+            report
+        });
+        match end {
+            End::Killed(_) => Ok(None),
+            end => finished(end).map(Some),
+        }
+    }
+
+    /// Brings the node up until it is whole, waiting for restarts that are held back. A node that was taken down
+    /// stays down until it is asked to come up, which it then is.
+    fn settle(&self) -> Result<Vec<BringUpReport>, Violation> {
         let mut reports: Vec<BringUpReport> = Vec::new();
+        let mut trigger = Trigger::Start;
         for _ in 0..BRING_UPS_MAX {
-            let trigger = if reports.is_empty() { Trigger::Start } else { Trigger::Timer };
-            let (world, session) = (&self.world, &self.session);
-            let report = finished(executor::block_on(&self.sim, async move {
-                let report = driver::bring_up(world, session, trigger).await;
-                if let Some(due) = report.next_due {
-                    world.sleep(due.since(world.now())).await;
-                }
-                report
-            }))?;
+            let Some(report) = self.bring_up(trigger)? else {
+                return Err(violation("every call ends", "the daemon was killed after the faults"));
+            };
             let whole = report.converged && report.next_due.is_none();
+            trigger = if report.down { Trigger::Up } else { Trigger::Timer };
             reports.push(report);
             if whole {
                 return Ok(reports);
@@ -279,77 +412,92 @@ impl Daemon {
     }
 
     fn run(&self, actions: &[Action]) -> Result<Vec<Answer>, Violation> {
-        self.run_lanes(&[actions.to_vec()])
+        let done = self.run_lanes(&[actions.to_vec()])?;
+        Ok(done.answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
-    fn run_lanes(&self, lanes: &[Vec<Action>]) -> Result<Vec<Answer>, Violation> {
-        let answers = Mutex::new(Vec::new());
-        let tasks: Vec<Task<'_, ()>> = lanes
-            .iter()
-            .map(|lane| {
-                let answers = &answers;
-                let task: Task<'_, ()> = Box::pin(async move {
-                    for action in lane {
-                        let place = note(answers, action);
-                        let told = self.act(action).await;
-                        if let Ok(mut answers) = answers.lock() {
-                            answers[place].told = Some(told);
-                        }
-                    }
-                });
-                task
+    fn run_lanes(&self, lanes: &[Vec<Action>]) -> Result<Done, Violation> {
+        let done = Arc::new(Mutex::new(Done::default()));
+        let tasks = lanes.iter().enumerate().map(|(number, lane)| -> Task<'static, ()> {
+            let (lane, done) = (lane.clone(), Arc::clone(&done));
+            let (sim, world, session) = (self.sim.clone(), self.world.clone(), self.session);
+            Box::pin(async move {
+                for action in &lane {
+                    let place = begin(&done, number, action);
+                    let (told, report) = act(&sim, &world, &session, action).await;
+                    end(&done, place, told, report);
+                }
             })
-            .collect();
-        match executor::run(&self.sim, tasks) {
+        });
+        match self.executor.run(&self.sim, tasks.collect()) {
             End::Done(_) | End::Killed(_) => {}
             End::Violated(violation) => return Err(violation),
             end => return Err(violation("every call ends", end.to_string())),
         }
-        Ok(answers.into_inner().unwrap_or_default())
-    }
-
-    async fn act(&self, action: &Action) -> Result<(), RequestError> {
-        let (world, session) = (&self.world, &self.session);
-        let stop = StopRequest::default();
-        let force = RemoveRequest { force: true };
-        match action {
-            Action::Run(request) => driver::run_container(world, session, request).await.map(drop),
-            Action::Stop(name) => driver::stop_container(world, session, name, &stop).await.map(drop),
-            Action::Start(name) => driver::start_container(world, session, name).await.map(drop),
-            Action::Restart(name) => driver::restart_container(world, session, name, &stop).await.map(drop),
-            Action::Remove(name) => driver::remove_container(world, session, name, &force).await,
-            Action::CreatePod(request) => driver::create_pod(world, session, request).await.map(drop),
-            Action::RemovePod(name) => driver::remove_pod(world, session, name, &force).await,
-            Action::CreateNetwork(request) => driver::create_network(world, session, request).await.map(drop),
-            Action::RemoveNetwork(name) => driver::remove_network(world, session, name).await,
-            Action::Connect(network, request) => {
-                driver::connect_network(world, session, network, request).await.map(drop)
-            }
-            Action::Disconnect(network, workload) => {
-                let request = DisconnectRequest { workload: workload.clone() };
-                driver::disconnect_network(world, session, network, &request).await.map(drop)
-            }
-            Action::AddRoute(one, other) => driver::add_route(world, session, one, other).await,
-            Action::RemoveRoute(one, other) => driver::remove_route(world, session, one, other).await,
-            Action::BringUp => {
-                let who = "watched".to_owned();
-                driver::bring_up(world, session, Trigger::Death { who }).await;
-                Ok(())
-            }
-            Action::Strike(kind) => {
-                self.sim.strike(kind);
-                // A daemon that killed itself goes no further.
-                world.sleep(Span(1)).await;
-                Ok(())
-            }
-        }
+        Ok(std::mem::take(&mut *done.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-fn note(answers: &Mutex<Vec<Answer>>, action: &Action) -> usize {
-    let Ok(mut answers) = answers.lock() else { return 0 };
-    answers.push(Answer { action: action.clone(), told: None });
-    answers.len() - 1
+fn begin(done: &Mutex<Done>, lane: usize, action: &Action) -> usize {
+    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+    done.answers.push((lane, Answer { action: action.clone(), told: None }));
+    done.answers.len() - 1
+}
+
+fn end(done: &Mutex<Done>, place: usize, told: Result<(), RequestError>, report: Option<BringUpReport>) {
+    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, answer)) = done.answers.get_mut(place) {
+        answer.told = Some(told);
+    }
+    done.reports.extend(report);
+}
+
+async fn act(
+    sim: &Sim,
+    world: &SimWorld,
+    session: &Session,
+    action: &Action,
+) -> (Result<(), RequestError>, Option<BringUpReport>) {
+    let trigger = match action {
+        Action::BringUp => Trigger::Death { who: "watched".to_owned() },
+        Action::Up => Trigger::Up,
+        _ => return (ask(sim, world, session, action).await, None),
+    };
+    (Ok(()), Some(driver::bring_up(world, session, trigger).await))
+}
+
+async fn ask(sim: &Sim, world: &SimWorld, session: &Session, action: &Action) -> Result<(), RequestError> {
+    let stop = StopRequest::default();
+    let force = RemoveRequest { force: true };
+    match action {
+        Action::Run(request) => driver::run_container(world, session, request).await.map(drop),
+        Action::Stop(name) => driver::stop_container(world, session, name, &stop).await.map(drop),
+        Action::Start(name) => driver::start_container(world, session, name).await.map(drop),
+        Action::Restart(name) => driver::restart_container(world, session, name, &stop).await.map(drop),
+        Action::Remove(name) => driver::remove_container(world, session, name, &force).await,
+        Action::CreatePod(request) => driver::create_pod(world, session, request).await.map(drop),
+        Action::RemovePod(name) => driver::remove_pod(world, session, name, &force).await,
+        Action::CreateNetwork(request) => driver::create_network(world, session, request).await.map(drop),
+        Action::RemoveNetwork(name) => driver::remove_network(world, session, name).await,
+        Action::Connect(network, request) => {
+            driver::connect_network(world, session, network, request).await.map(drop)
+        }
+        Action::Disconnect(network, workload) => {
+            let request = DisconnectRequest { workload: workload.clone() };
+            driver::disconnect_network(world, session, network, &request).await.map(drop)
+        }
+        Action::AddRoute(one, other) => driver::add_route(world, session, one, other).await,
+        Action::RemoveRoute(one, other) => driver::remove_route(world, session, one, other).await,
+        Action::TakeDown => driver::take_down(world, session, false).await.map(drop),
+        // Not requests: they never fail as a whole.
+        Action::BringUp | Action::Up => Ok(()),
+        Action::Strike(kind) => {
+            sim.strike(kind);
+            // A daemon that killed itself goes no further.
+            world.sleep(Span(1)).await;
+            Ok(())
+        }
+    }
 }
 
 fn finished<T>(end: End<T>) -> Result<T, Violation> {

@@ -92,8 +92,21 @@ pub fn all() -> Vec<History> {
             ..scenario("bring-up: power loss", Vec::new(), vec![Action::BringUp])
         },
         mixed(),
+        gone_with_its_end("run --rm that ends", Action::Strike(exit_of("brief"))),
+        gone_with_its_end("run --rm that is stopped", Action::Stop(own("brief"))),
     ];
     own.into_iter().chain(networks::all()).collect()
+}
+
+fn exit_of(container: &str) -> FaultKind {
+    FaultKind::Exit { container: container.to_owned(), code: 3 }
+}
+
+/// A container whose end removes it, and the name is free again.
+fn gone_with_its_end(name: &str, end: Action) -> History {
+    let brief = Action::Run(Box::new(RunRequest { remove_on_exit: true, ..request("brief") }));
+    let again = brief.clone();
+    scenario(name, Vec::new(), vec![brief, end, Action::BringUp, again])
 }
 
 /// Some workloads live and some do not: each gets the mildest cure.

@@ -1,8 +1,11 @@
 //! The simulation: the node, the clock, the faults that are still to strike, and the trace.
 
+#[cfg(madsim)]
+use crate::executor;
 use crate::{
     SimWorld,
     check::{self, History, Violation},
+    executor::Interruption,
     fault::{At, Fault, FaultKind, FaultPlan, Side},
     model::{Node, Role},
     random::Streams,
@@ -63,6 +66,8 @@ pub(crate) struct State {
     daemon_calls: u64,
     violation: Option<Violation>,
     history: History,
+    /// Whether anything may differ from when the invariants were looked at.
+    changed: bool,
 }
 
 /// A simulated node over all its daemons and boots.
@@ -115,6 +120,7 @@ impl Sim {
             daemon_calls: 0,
             violation: None,
             history: History::default(),
+            changed: true,
         })))
     }
 
@@ -146,7 +152,9 @@ impl Sim {
 
     /// Looks at the node, or changes it between calls.
     pub fn with_node<T>(&self, look: impl FnOnce(&mut Node) -> T) -> T {
-        look(&mut self.lock().node)
+        let mut state = self.lock();
+        state.changed = true;
+        look(&mut state.node)
     }
 
     /// Lets a fault strike now.
@@ -159,14 +167,22 @@ impl Sim {
         self.lock().armed.extend(plan.faults.into_iter().map(|fault| Armed { fault, seen: 0 }));
     }
 
-    /// Forgets the faults that have not struck.
+    /// Faults stop: those that have not struck never do, the disk has room, strangers leave the host's ports.
     pub fn disarm(&self) {
-        self.lock().armed.clear();
+        let mut state = self.lock();
+        state.armed.clear();
+        state.node.disk.full = false;
+        state.node.foreign_ports.clear();
     }
 
     /// How often each kind of fault struck, by name.
     pub fn faults_struck(&self) -> BTreeMap<String, u64> {
         self.lock().struck.clone()
+    }
+
+    /// Takes the calls so far out.
+    pub(crate) fn take_trace(&self) -> Trace {
+        std::mem::take(&mut self.lock().trace)
     }
 
     /// The calls so far.
@@ -182,6 +198,15 @@ impl Sim {
     /// The first violated invariant.
     pub fn violation(&self) -> Option<Violation> {
         self.lock().violation.clone()
+    }
+
+    /// Why no task may go on, if so.
+    pub(crate) fn interruption(&self) -> Option<Interruption> {
+        let state = self.lock();
+        match &state.violation {
+            Some(violation) => Some(Interruption::Violated(violation.clone())),
+            None => (!state.lives(state.daemons)).then_some(Interruption::Killed),
+        }
     }
 
     /// Whether the running daemon lives.
@@ -206,9 +231,30 @@ impl Sim {
         true
     }
 
+    /// The clock of the executor stands at `at`: what was to strike by then strikes.
+    #[cfg(madsim)]
+    pub(crate) fn clock_is(&self, at: Mono) {
+        let mut state = self.lock();
+        state.node.time = state.node.time.max(at);
+        if !state.armed.is_empty() {
+            state.strike_timed();
+        }
+    }
+
+    /// When the next fault strikes that strikes by the clock.
+    #[cfg(madsim)]
+    pub(crate) fn next_timed_fault(&self) -> Option<Mono> {
+        self.lock().next_timed_fault()
+    }
+
+    /// Virtual time since the begin of the run.
+    pub fn time(&self) -> Mono {
+        self.lock().node.time
+    }
+
     /// Comes back after `span` of virtual time.
     pub(crate) fn sleep(&self, span: Span) -> Sleep {
-        Sleep { sim: self.clone(), until: self.lock().node.time.after(span) }
+        Sleep { sim: self.clone(), until: self.lock().node.time.after(span), waker: None }
     }
 }
 
@@ -219,17 +265,17 @@ impl State {
     }
 
     /// Begins a call; `None` when its caller is dead, before it or by a fault that strikes before it.
-    pub(crate) fn begin(&mut self, incarnation: u32, call: &str, subject: String) -> Option<Begun> {
+    pub(crate) fn begin(&mut self, incarnation: u32, call: &str, subject: &str) -> Option<Begun> {
         if !self.lives(incarnation) {
             return None;
         }
-        let nth = self.trace.begin(incarnation, self.node.time, call, subject.clone());
+        let nth = self.trace.begin(incarnation, self.node.time, call, subject.to_owned());
         let own = self.daemon_calls;
         self.daemon_calls += 1;
         let latency = self.streams.latency.below(self.config.latency_max_us.saturating_add(1));
         let mut begun =
             Begun { nth, takes: Span(latency.saturating_mul(1_000)), verdict: None, after: Vec::new() };
-        for fault in self.take_faults(nth, own, call, &subject) {
+        for fault in self.take_faults(nth, own, call, subject) {
             self.note(nth, &fault);
             self.count(&fault.kind);
             match (&fault.kind, fault.side) {
@@ -244,6 +290,20 @@ impl State {
             }
         }
         self.lives(incarnation).then_some(begun)
+    }
+
+    /// The effect of a call happens. What only looks changes nothing, and how far an operation has come is no
+    /// matter of any invariant; records keep no namespace alive.
+    pub(crate) fn effect<T>(&mut self, call: &str, effect: impl FnOnce(&mut Node) -> T) -> T {
+        let structure = self.node.disk.structure;
+        let result = effect(&mut self.node);
+        if call.starts_with("store.") {
+            self.changed |= self.node.disk.structure != structure;
+        } else if !call.ends_with(".observe") {
+            self.changed = true;
+            self.node.settle();
+        }
+        result
     }
 
     /// Ends a call; `None` when a fault killed its caller on the way.
@@ -264,6 +324,7 @@ impl State {
     }
 
     fn strike(&mut self, kind: &FaultKind) {
+        self.changed = true;
         self.node.strike(kind);
         if *kind == FaultKind::PowerLoss {
             self.history.power_lost();
@@ -271,9 +332,9 @@ impl State {
         self.look();
     }
 
-    /// Looks at the invariants; the first violation stays.
+    /// Looks at the invariants; the first violation stays. Where nothing changed, what held before holds still.
     fn look(&mut self) {
-        if self.config.check && self.violation.is_none() {
+        if std::mem::take(&mut self.changed) && self.config.check && self.violation.is_none() {
             self.violation = check::after_call(&mut self.node, &mut self.history).err();
         }
     }
@@ -281,6 +342,9 @@ impl State {
     fn take_faults(&mut self, nth: u64, own: u64, call: &str, subject: &str) -> Vec<Fault> {
         let daemon = self.daemons;
         let mut taken = Vec::new();
+        if self.armed.is_empty() {
+            return taken;
+        }
         self.armed.retain_mut(|armed| {
             let strikes = match &armed.fault.at {
                 At::Call { nth: at } => *at == nth,
@@ -350,15 +414,26 @@ fn timed(fault: &Fault) -> Option<Mono> {
 pub(crate) struct Sleep {
     sim: Sim,
     until: Mono,
+    /// Whom its timer wakes.
+    waker: Option<Waker>,
 }
 
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.sim.lock();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let sim = self.sim.clone();
+        let mut state = sim.lock();
         if state.node.time >= self.until {
             return Poll::Ready(());
+        }
+        if self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            return Poll::Pending;
+        }
+        self.waker = Some(context.waker().clone());
+        #[cfg(madsim)]
+        if executor::madsim::wake_at(self.until, context) {
+            return Poll::Pending;
         }
         state.timers_made += 1;
         let key = (self.until, state.timers_made);

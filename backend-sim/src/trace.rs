@@ -6,9 +6,11 @@ use std::fmt;
 
 /// FNV-1a, 64 bits: stable over processes and builds, unlike the standard library's hashers.
 pub fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    fnv_on(0xcbf2_9ce4_8422_2325, bytes)
+}
+
+fn fnv_on(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// One World call.
@@ -83,8 +85,16 @@ impl Trace {
 
     /// Digest of everything in it.
     pub fn hash(&self) -> u64 {
-        let text: String = self.calls.iter().map(|call| format!("{call}\n")).collect();
-        fnv(text.as_bytes())
+        let mut hash = fnv(&[]);
+        for call in &self.calls {
+            let CallRecord { nth: _, incarnation, at_ns, call, subject, faults, outcome } = call;
+            hash = fnv_on(hash, &incarnation.to_le_bytes());
+            hash = fnv_on(hash, &at_ns.to_le_bytes());
+            for text in [call, subject, outcome].into_iter().chain(faults) {
+                hash = fnv_on(fnv_on(hash, text.as_bytes()), &[0]);
+            }
+        }
+        hash
     }
 
     /// The last `count` calls, a line each.

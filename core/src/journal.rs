@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 pub enum OperationKind {
     /// Brings up what all workloads stand on.
     BringUp,
+    /// Takes the node down.
+    TakeDown,
     /// Brings one workload back.
     Recover,
     /// Creates and starts a container.
@@ -68,6 +70,7 @@ impl fmt::Display for OperationKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::BringUp => "bring up",
+            Self::TakeDown => "take down",
             Self::Recover => "recover",
             Self::RunContainer => "run container",
             Self::StartContainer => "start container",

@@ -88,6 +88,9 @@ pub struct ContainerSpec {
     pub stop_grace_ms: u64,
     /// Labels, for people and selectors.
     pub labels: BTreeMap<String, String>,
+    /// Whether its end, its own or a stop, removes it (`run -d --rm`).
+    #[serde(default)]
+    pub remove_on_exit: bool,
 }
 
 /// Transport protocol of a published port.

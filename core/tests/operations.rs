@@ -53,6 +53,7 @@ fn full_request() -> RunRequest {
         stop_signal: Some(2),
         stop_grace_ms: Some(1234),
         labels: [("k".to_string(), "v".to_string())].into(),
+        remove_on_exit: false,
     }
 }
 
@@ -106,6 +107,7 @@ fn every_field_of_a_spec_reaches_every_kind_of_start() {
         stop_signal,
         stop_grace_ms,
         labels,
+        remove_on_exit,
     } = records.containers[&id].spec.clone();
     assert_eq!(root, RootSource::Image(holdfast_core::id::ImageId::from_raw("feedc0de")));
     assert_eq!(
@@ -124,6 +126,7 @@ fn every_field_of_a_spec_reaches_every_kind_of_start() {
     assert!(mounts[0].read_only);
     assert_eq!(restart, RestartPolicy::OnFailure { retries_max: Some(2) });
     assert_eq!(labels["k"], "v");
+    assert!(!remove_on_exit);
     assert_eq!(run.hostname, "host-name");
     assert!(run.hosts.iter().all(|(_, name)| name == "host-name") && run.hosts.len() == 2);
 
@@ -446,6 +449,25 @@ fn the_beginning_of_an_identity_counts_unless_it_is_ambiguous() {
     assert_eq!(find("abcd").unwrap_err().code, RefusalCode::Invalid);
     assert_eq!(find("ab").unwrap_err().code, RefusalCode::NotFound);
     assert_eq!(find("").unwrap_err().code, RefusalCode::NotFound);
+}
+
+#[test]
+fn a_container_that_goes_with_its_end_is_found_when_it_has_ended_and_has_no_restart_policy() {
+    let mut records = node();
+    let brief = RunRequest { remove_on_exit: true, ..request("brief") };
+    let looped = RunRequest { restart: RestartPolicy::Always, ..brief.clone() };
+    let refusal = container::run(&records, &looped, &stamp(1)).unwrap_err();
+    assert_eq!((refusal.code, refusal.detail.contains("--rm")), (RefusalCode::Invalid, true), "{refusal}");
+
+    add_container(&mut records, &brief, 1);
+    assert_eq!(container::expired(&records), []);
+    let mut ended = records.containers.values().next().unwrap().clone();
+    ended.state = holdfast_core::record::RunState::Exited { exit_code: Some(0), at: WALL };
+    records.apply(Change::Container(ended.clone()));
+    assert_eq!(container::expired(&records), [(ended.id.clone(), "brief".to_string())]);
+    ended.spec.remove_on_exit = false;
+    records.apply(Change::Container(ended));
+    assert_eq!(container::expired(&records), []);
 }
 
 #[test]

@@ -175,6 +175,11 @@ impl LinuxContainers {
             }
         }
         self.end_monitors(files, located).await?;
+        if pin.is_none() {
+            // The root may be mounted still, where descriptors keep the mount namespace: the bundle stays, so that
+            // the next bring-up finds something to clean up.
+            return Ok(());
+        }
         files.delete_start().map_err(|error| io_fail("delete the bundle of", files.id.as_str(), error))
     }
 
@@ -246,6 +251,9 @@ impl LinuxContainers {
                 .with_remedy("stop it first"));
         }
         self.delete(files, &located, pin).await?;
+        if pin.is_none() {
+            return Ok(());
+        }
         match std::fs::remove_dir_all(&files.bundle) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(io_fail("delete the bundle of", id.as_str(), error))

@@ -39,10 +39,21 @@ const CONCURRENT_MAX: usize = 32;
 /// The most idle connections kept.
 const IDLE_MAX: usize = 8;
 
+tokio::task_local! {
+    /// Set where nobody else would start a control: see [`without_waiting`].
+    static STARTS_CONTROLS: ();
+}
+
+/// Runs `future`, in which a request to a control that is absent fails at once. For the bring-up, which starts
+/// controls itself: one that dies under it would else be waited for by the only one who can replace it.
+pub async fn without_waiting<F: Future>(future: F) -> F::Output {
+    STARTS_CONTROLS.scope((), future).await
+}
+
 /// A client of one node's control, for many callers at the same time.
 ///
-/// While no control listens, a request waits for one to be started, 5 s at most, and fails as `Transient`: it
-/// had no effect. Where a connection is lost after a request was sent, nobody knows whether it was carried
+/// While no control listens, a request waits for one to be started, 5 s at most (not in [`without_waiting`]), and
+/// fails as `Transient`: it had no effect. Where a connection is lost after a request was sent, nobody knows whether it was carried
 /// out. Every request is idempotent, so it is sent once more to a control that answers the handshake; if that
 /// too is lost the outcome is `Unknown`. A control of another build is `Conflict`: the daemon replaces it.
 #[derive(Debug)]
@@ -174,7 +185,9 @@ impl ControlClient {
                 }
                 Err(error) => error,
             };
-            if give_up.saturating_duration_since(Instant::now()) <= RETRY_PERIOD {
+            let absent = matches!(error, GreetError::Absent(_));
+            let in_vain = absent && STARTS_CONTROLS.try_with(|()| ()).is_ok();
+            if in_vain || give_up.saturating_duration_since(Instant::now()) <= RETRY_PERIOD {
                 return Err((Class::Transient, format!("control at {}: {error}", self.socket.display())));
             }
             tokio::time::sleep(RETRY_PERIOD).await;
@@ -300,5 +313,23 @@ impl Router for ControlClient {
 
     async fn hand_snapshot(&self, snapshot: &Snapshot) -> Result<(), RouterError> {
         self.done(Request::HandSnapshot(snapshot.clone())).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn who_starts_controls_does_not_wait_for_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths { state: directory.path().to_owned(), runtime: directory.path().to_owned() };
+        let client = ControlClient::new(&paths, Role::Daemon);
+        let error = without_waiting(client.ping()).await.unwrap_err();
+        assert_eq!(error.class, Class::Transient, "{error}");
+        // Everybody else still waits: a control that comes late is found.
+        let patient = tokio::time::timeout(Duration::from_millis(100), client.ping()).await;
+        assert!(patient.is_err(), "{patient:?}");
     }
 }

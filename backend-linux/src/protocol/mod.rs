@@ -12,7 +12,7 @@ mod server;
 mod snapshot;
 mod worker;
 
-pub use client::ControlClient;
+pub use client::{ControlClient, without_waiting};
 pub use control::{control_main, control_main_with};
 pub use frame::{FRAME_BYTES_MAX, FrameError, read_frame, write_frame};
 pub use hands::Hands;

@@ -40,7 +40,9 @@ impl Known {
     /// Reads it from the records.
     pub fn of(records: &Records) -> Self {
         let mut known = Self::default();
-        known.add_records(&super::completed(records));
+        if let Some(completed) = super::completed(records) {
+            known.add_records(&completed);
+        }
         // What an operation replaces or removes is there until it has.
         known.add_records(records);
         for operation in records.operations.values() {

@@ -12,7 +12,7 @@ use holdfast_core::{
     driver::BringUpReport,
     id::{ContainerId, NetworkId, ProcessRef, SandboxId},
     ops::request::RequestError,
-    record::{ContainerRecord, Desired, Records, SandboxKind, SandboxRecord},
+    record::{ContainerRecord, Desired, Records, RunState, SandboxKind, SandboxRecord},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,13 +22,24 @@ pub struct Before {
     records: Records,
     inits: BTreeMap<ContainerId, ProcessRef>,
     links: BTreeMap<SandboxId, BTreeSet<(Ns, Ns)>>,
+    /// Containers that run and whose record does not say so: the answer to their start was lost.
+    unheard: BTreeSet<ContainerId>,
 }
 
 impl Before {
     /// Looks.
     pub fn of(node: &Node) -> Self {
         let records = node.disk.records().clone();
-        Self { inits: inits(node), links: links(node), records }
+        let inits = inits(node);
+        let heard = |id: &ContainerId, init: &ProcessRef| {
+            records
+                .containers
+                .get(id)
+                .and_then(|record| record.running())
+                .is_some_and(|(known, _)| known == init)
+        };
+        let unheard = inits.iter().filter(|(id, init)| !heard(id, init)).map(|(id, _)| id.clone()).collect();
+        Self { inits, links: links(node), unheard, records }
     }
 
     /// Judges the node as it is once faults have stopped and it is whole.
@@ -47,7 +58,8 @@ impl Before {
         named("acknowledged operations survive", answered(records, answers))?;
         let touched = self.with_members(touched(answers), answers);
         named("bystanders keep their addresses", self.same_records(records, &touched))?;
-        if strikes.iter().any(kills_workloads) {
+        let taken_down = answers.iter().any(|answer| answer.action == Action::TakeDown);
+        if taken_down || strikes.iter().any(kills_workloads) {
             return Ok(());
         }
         named("bystanders are not restarted", self.same_inits(node, &touched))
@@ -121,6 +133,10 @@ impl Before {
             if !wants_plug(sandbox, &members) || members.iter().any(|it| !inits_now.contains_key(&it.id)) {
                 continue;
             }
+            // Started again or found started: for one that nobody had heard of, both are true.
+            if members.iter().any(|it| self.unheard.contains(&it.id)) {
+                continue;
+            }
             let Some(cure) = reports.iter().filter_map(|report| report.cures.get(name)).max() else {
                 return not_true(format!("{name} is in no report"));
             };
@@ -185,6 +201,8 @@ fn touched(answers: &[Answer]) -> BTreeSet<String> {
             | Action::AddRoute(..)
             | Action::RemoveRoute(..)
             | Action::BringUp
+            | Action::TakeDown
+            | Action::Up
             | Action::Strike(_) => {}
         }
     }
@@ -196,6 +214,9 @@ fn whole(records: &Records) -> Result<(), String> {
     for container in records.containers.values() {
         if !records.sandboxes.contains_key(&container.sandbox) {
             return Err(format!("container {} has no sandbox", container.name));
+        }
+        if container.spec.remove_on_exit && matches!(container.state, RunState::Exited { .. }) {
+            return Err(format!("container {} has ended and was to go with that", container.name));
         }
     }
     for sandbox in records.sandboxes.values() {
@@ -230,7 +251,7 @@ fn about(action: &Action) -> Option<(char, &str)> {
         Action::Connect(_, request) => Some(('a', &request.workload)),
         Action::Disconnect(_, workload) => Some(('a', workload)),
         Action::AddRoute(one, _) | Action::RemoveRoute(one, _) => Some(('r', one)),
-        Action::BringUp | Action::Strike(_) => None,
+        Action::BringUp | Action::TakeDown | Action::Up | Action::Strike(_) => None,
     }
 }
 
@@ -275,19 +296,29 @@ fn answered(records: &Records, answers: &[Answer]) -> Result<(), String> {
         let sandbox = |name: &str| records.sandboxes.values().find(|record| record.name == name);
         let network = |name: &str| records.networks.values().find(|record| record.name == name);
         let runs = |name: &str| container(name).is_some_and(|record| record.desired == Desired::Running);
+        // Its end removes it, whoever ended it.
+        let goes = |name: &str| {
+            let own = |answer: &Answer| match &answer.action {
+                Action::Run(request) => request.name.as_deref() == Some(name) && request.remove_on_exit,
+                _ => false,
+            };
+            answers.iter().any(own) && container(name).is_none()
+        };
         let so = match (&answer.action, &answer.told) {
             (Action::Run(request), Some(told)) => {
                 let name = request.name.as_deref().unwrap_or_default();
                 match told {
-                    Ok(()) => runs(name),
+                    Ok(()) => runs(name) || goes(name),
                     Err(RequestError::Failed(_)) => container(name).is_none(),
                     // It was not tried: another of that name may be there, or the node is down.
                     Err(RequestError::Refused(_) | RequestError::Store(_)) => true,
                 }
             }
-            (Action::Start(name) | Action::Restart(name), Some(Ok(()))) => runs(name),
+            (Action::Start(name) | Action::Restart(name), Some(Ok(()))) => runs(name) || goes(name),
             (Action::Stop(name), Some(Ok(()))) => {
-                container(name).is_some_and(|record| record.desired == Desired::Stopped)
+                goes(name)
+                    || container(name)
+                        .is_some_and(|record| !record.wants_to_run() && record.running().is_none())
             }
             (Action::Remove(name), Some(Ok(()))) => container(name).is_none(),
             (Action::CreatePod(request), Some(Ok(()))) => sandbox(&request.name).is_some(),

@@ -116,6 +116,11 @@ impl Node {
         BootId::from_raw(format!("00000000-0000-4000-8000-{:012}", self.boots))
     }
 
+    /// How often it lost power.
+    pub fn boots(&self) -> u32 {
+        self.boots
+    }
+
     /// Monotonic time of this boot.
     pub fn now(&self) -> Mono {
         Mono(self.time.since(self.boot_time).0)

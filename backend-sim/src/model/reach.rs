@@ -112,17 +112,23 @@ fn passes(router: &Router, slot: Slot, source: &Veth, address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             router.elements.contains(&Element::Source4(slot, plan.mac, plan.ipv4))
-                && router.elements.iter().any(|element| {
-                    matches!(element, Element::Group4(from, group) if *from == plan.ipv4
-                        && router.elements.contains(&Element::Member4(*group, address)))
-                })
+                && router
+                    .elements
+                    .range(Element::Group4(plan.ipv4, 0)..=Element::Group4(plan.ipv4, u32::MAX))
+                    .any(|element| {
+                        matches!(element, Element::Group4(_, group)
+                            if router.elements.contains(&Element::Member4(*group, address)))
+                    })
         }
         IpAddr::V6(address) => {
             router.elements.contains(&Element::Source6(slot, plan.mac, plan.ipv6))
-                && router.elements.iter().any(|element| {
-                    matches!(element, Element::Group6(from, group) if *from == plan.ipv6
-                        && router.elements.contains(&Element::Member6(*group, address)))
-                })
+                && router
+                    .elements
+                    .range(Element::Group6(plan.ipv6, 0)..=Element::Group6(plan.ipv6, u32::MAX))
+                    .any(|element| {
+                        matches!(element, Element::Group6(_, group)
+                            if router.elements.contains(&Element::Member6(*group, address)))
+                    })
         }
     }
 }

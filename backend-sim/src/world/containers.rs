@@ -156,8 +156,9 @@ fn start(node: &mut Node, plan: &ContainerPlan, pin: &ProcessRef) -> Result<Star
     Ok(Started { init, monitor })
 }
 
-/// Deletes runtime state, mount and monitor of a dead start and of those before it. Without a pin there is no
-/// mount; with a dead one the mount cannot be reached, and the state stays so that somebody comes back for it.
+/// Deletes runtime state, mount and monitor of a dead start and of those before it. With a dead pin the mount cannot
+/// be reached, and the state stays so that somebody comes back for it. Without a pin nobody knows whether the mount
+/// is gone (descriptors may keep it): the files stay, which says that something remains.
 fn clean(
     node: &mut Node,
     id: &ContainerId,
@@ -167,17 +168,32 @@ fn clean(
     if let Some(state) = node.runtime.get(id).filter(|state| state.incarnation <= incarnation).cloned() {
         node.kill(&state.monitor, KILLED);
         if let Some(pin) = pin {
-            let dead = || (Class::Transient, "the pin is dead, the root cannot be unmounted".to_owned());
-            let mount = node.inside_of(pin).mount.ok_or_else(dead)?;
-            if let Some(mounts) = node.namespaces.mounts_mut(mount) {
-                mounts.roots.remove(id);
-            }
+            unmount(node, id, pin)?;
         }
         node.runtime.remove(id);
+    }
+    let Some(pin) = pin else { return Ok(()) };
+    if node
+        .disk
+        .containers
+        .get(id)
+        .is_some_and(|files| files.starts.iter().any(|start| *start <= incarnation))
+        && !node.runtime.contains_key(id)
+    {
+        unmount(node, id, pin)?;
     }
     if let Some(files) = node.disk.containers.get_mut(id) {
         files.starts.retain(|start| *start > incarnation);
         files.exits.retain(|start, _| *start > incarnation);
+    }
+    Ok(())
+}
+
+fn unmount(node: &mut Node, id: &ContainerId, pin: &ProcessRef) -> Result<(), Refused> {
+    let dead = || (Class::Transient, "the pin is dead, the root cannot be unmounted".to_owned());
+    let mount = node.inside_of(pin).mount.ok_or_else(dead)?;
+    if let Some(mounts) = node.namespaces.mounts_mut(mount) {
+        mounts.roots.remove(id);
     }
     Ok(())
 }

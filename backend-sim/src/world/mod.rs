@@ -57,7 +57,7 @@ impl SimWorld {
     ) -> Result<T, E> {
         let begun = {
             let mut state = self.sim.lock();
-            state.begin(self.incarnation, call, subject.clone()).map(|mut begun| {
+            state.begin(self.incarnation, call, &subject).map(|mut begun| {
                 begun.takes = Span(begun.takes.0.saturating_add(takes(&state.node).0));
                 begun
             })
@@ -70,14 +70,13 @@ impl SimWorld {
             let mut state = self.sim.lock();
             if state.caller_lives(self.incarnation) {
                 let result = match begun.verdict() {
-                    Verdict::Effect => effect(&mut state.node),
+                    Verdict::Effect => state.effect(call, effect),
                     Verdict::Fail(class) => Err((class, "a fault was injected".to_owned())),
                     Verdict::EffectThenUnknown => {
-                        let _ = effect(&mut state.node);
+                        let _ = state.effect(call, effect);
                         Err((Class::Unknown, "no answer came in time".to_owned()))
                     }
                 };
-                state.node.settle();
                 let result = result.map_err(|(class, cause)| E::of(class, call, &subject, cause));
                 let outcome = result
                     .as_ref()

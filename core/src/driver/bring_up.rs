@@ -1,6 +1,7 @@
 //! Brings the node up: observe, plan, run, and look again until there is nothing left to do.
 
 use super::{
+    expire::remove_expired,
     operation::{commit, orphans, resume, run_step},
     perform::{hints, name_of},
     report::{BringUpReport, Trigger},
@@ -92,7 +93,11 @@ pub async fn bring_up<W: World>(world: &W, session: &Session, trigger: Trigger) 
             Outcome::Failed => world.sleep(Span(RETRY_WAIT.0 * u64::from(pass))).await,
         }
     }
-    run.finish().await
+    let mut report = run.finish().await;
+    if !report.down {
+        report.errors.extend(remove_expired(world, session).await);
+    }
+    report
 }
 
 enum Outcome {
@@ -123,6 +128,14 @@ struct Planned {
     node: Option<OperationId>,
     works: Vec<(OperationId, Work)>,
     names: BTreeMap<SandboxId, String>,
+}
+
+/// Why nothing is brought up.
+enum NotNow {
+    /// The user wants it down.
+    Down,
+    /// It is being taken down at this moment.
+    GoingDown,
 }
 
 impl<'a, W: World> Run<'a, W> {
@@ -162,8 +175,15 @@ impl<'a, W: World> Run<'a, W> {
             }
         };
         let planned = match self.plan(&observed).await {
-            Ok(Some(planned)) => planned,
-            Ok(None) => return Outcome::Down,
+            Ok(Ok(planned)) => planned,
+            Ok(Err(NotNow::Down)) => return Outcome::Down,
+            Ok(Err(NotNow::GoingDown)) => {
+                let said = "the node is being taken down; bring it up when that has ended";
+                if self.report.errors.iter().all(|error| error != said) {
+                    self.report.errors.push(said.to_string());
+                }
+                return Outcome::Failed;
+            }
             Err(error) => {
                 self.report.errors.push(error.to_string());
                 return Outcome::Failed;
@@ -184,17 +204,25 @@ impl<'a, W: World> Run<'a, W> {
     }
 
     /// Plans and writes the plan down in one transaction, so that no request comes between.
-    async fn plan(&mut self, observed: &Observed) -> Result<Option<Planned>, WorldError> {
+    async fn plan(&mut self, observed: &Observed) -> Result<Result<Planned, NotNow>, WorldError> {
         let wall = self.world.wall();
         let mut seed = [0_u8; 6];
         self.world.fill(&mut seed);
         let generation = self.session.daemon_generation;
-        let up = self.report.trigger == Trigger::Up;
+        // Asked for once: who takes the node down later has the last word.
+        let up = self.report.trigger == Trigger::Up && self.first;
         let planned = self.world.transact(Durability::Process, |records| {
             let mut changes = Vec::new();
             if let Some(node) = &records.node {
                 if node.down && !up {
-                    return Err(());
+                    return Err(NotNow::Down);
+                }
+                if records
+                    .operations
+                    .values()
+                    .any(|open| open.kind == OperationKind::TakeDown && open.daemon_generation == generation)
+                {
+                    return Err(NotNow::GoingDown);
                 }
                 let seen = crate::record::NodeRecord { down: false, ..with_helpers(node, observed) };
                 if seen != *node {
@@ -242,7 +270,7 @@ impl<'a, W: World> Run<'a, W> {
                 named.filter_map(|id| Some((id.clone(), records.sandboxes.get(id)?.name.clone()))).collect();
             Ok((changes, Planned { plan, node, works, names }))
         });
-        Ok(planned.await?.ok())
+        Ok(planned.await?)
     }
 
     fn note(&mut self, planned: &Planned) {

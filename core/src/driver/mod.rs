@@ -1,6 +1,7 @@
 //! Drivers run plans. They have no choices left: what to do was decided, what went wrong is decided elsewhere.
 
 mod bring_up;
+mod expire;
 mod explain;
 mod listening;
 mod operation;

@@ -1,7 +1,7 @@
 //! Runs a journaled operation: forwards, or back in exact reverse.
 
 use super::{
-    perform::{changes_of, name_of, perform},
+    perform::{Fact, changes_of, name_of, perform},
     session::Session,
 };
 use crate::{
@@ -189,12 +189,21 @@ async fn after_repair<W: World>(world: &W, step: &Step) {
 pub(super) async fn run_step<W: World>(world: &W, step: &Step) -> Result<(), WorldError> {
     let fact = perform(world, step).await?;
     let (now, wall) = (world.now(), world.wall());
-    commit(world, Durability::Process, |records| changes_of(records, step, &fact, now, wall)).await?;
+    let durability = match &fact {
+        // A generation that was told never falls, not even with the power.
+        Fact::Pin { new_router: true, .. } => Durability::Power,
+        _ => Durability::Process,
+    };
+    commit(world, durability, |records| changes_of(records, step, &fact, now, wall)).await?;
     Ok(())
 }
 
 /// Ends an operation together with its last changes.
-async fn close<W: World>(world: &W, operation: &OperationRecord, changes: &[Change]) -> Vec<String> {
+pub(super) async fn close<W: World>(
+    world: &W,
+    operation: &OperationRecord,
+    changes: &[Change],
+) -> Vec<String> {
     // A repair is found again by looking: its end need not outlive a loss of power.
     let durability = match operation.resume {
         Resume::Replan => Durability::Process,

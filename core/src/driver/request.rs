@@ -22,8 +22,11 @@ use alloc::{boxed::Box, format, string::String, vec::Vec};
 
 /// How long a request waits for another operation on the same object.
 const BUSY_WAIT: Span = Span::from_secs(60);
-/// How often it looks whether that has ended.
-const BUSY_POLL: Span = Span::from_ms(5);
+/// How long it waits before it looks whether that has ended: twice as long each time, since what takes long takes
+/// longer, and each look is a transaction.
+const BUSY_POLL_FIRST: Span = Span::from_ms(5);
+/// The longest it waits between two looks.
+const BUSY_POLL_MAX: Span = Span::from_ms(100);
 
 enum Refused {
     Request(Refusal),
@@ -62,6 +65,7 @@ async fn carry_out_with<W: World, T: Send + Clone>(
     admit: impl Fn(&Records, &Stamp) -> Result<Admission<T>, Refusal> + Send + Sync,
 ) -> Result<T, RequestError> {
     let deadline = world.now().after(BUSY_WAIT);
+    let mut poll = BUSY_POLL_FIRST;
     loop {
         let mut random = [0_u8; 32];
         world.fill(&mut random);
@@ -84,7 +88,8 @@ async fn carry_out_with<W: World, T: Send + Clone>(
                 if world.now() >= deadline {
                     return Err(refusal.into());
                 }
-                world.sleep(BUSY_POLL).await;
+                world.sleep(poll).await;
+                poll = Span(poll.0.saturating_mul(2).min(BUSY_POLL_MAX.0));
             }
         }
     }
@@ -178,7 +183,12 @@ pub async fn stop_container<W: World>(
 ) -> Result<ContainerRecord, RequestError> {
     let id =
         carry_out(world, session, |records, stamp| container::stop(records, name, request, stamp)).await?;
-    container_record(world, &id).await
+    let stopped = container_record(world, &id).await?;
+    for error in super::expire::remove_expired(world, session).await {
+        // It is stopped, as asked; the next bring-up tries again.
+        tracing::warn!(error, "not removed yet");
+    }
+    Ok(stopped)
 }
 
 /// `restart`.

@@ -1,18 +1,26 @@
 //! Takes the node down, with or without its workloads.
 
-use super::{bring_up::observe, operation::run_step, session::Session};
+use super::{
+    bring_up::observe,
+    operation::{close, run_step},
+    session::Session,
+};
 use crate::{
     error::{Refusal, RefusalCode},
+    id::{self, OperationId},
+    journal::{OperationKind, OperationRecord, Phase, Resume, Subject},
     observed::{ControlObserved, Observed, UplinkObserved},
     ops::request::RequestError,
     plan::Step,
     record::{Change, NodeRecord, Records},
     steps,
+    time::Wall,
     world::{Durability, World},
 };
 use alloc::{
     format,
     string::{String, ToString},
+    vec,
     vec::Vec,
 };
 use futures_util::future::join_all;
@@ -35,24 +43,55 @@ pub struct DownReport {
 /// When the intent cannot be written down, or the node cannot be looked at.
 pub async fn take_down<W: World>(
     world: &W,
-    _session: &Session,
+    session: &Session,
     keep_workloads: bool,
 ) -> Result<DownReport, RequestError> {
+    let mut seed = [0_u8; 6];
+    world.fill(&mut seed);
+    let operation = going_down(OperationId::from_raw(id::new_id(seed)), session, world.wall());
     let open = world.transact(Durability::Power, |records| {
-        if let Some(open) = records.operations.values().next() {
+        let going = |open: &&OperationRecord| open.kind == OperationKind::TakeDown;
+        if let Some(open) = records.operations.values().find(|open| !going(open)) {
             let detail = format!("{} {} is not finished yet; try again in a moment", open.kind, open.name);
             return Err(Refusal::new(RefusalCode::Busy, detail));
         }
+        // One that never ended, or is under way: this one looks at everything once more.
+        let earlier =
+            records.operations.values().filter(going).map(|open| Change::RemoveOperation(open.id.clone()));
         let node = records.node.clone().map(|node| Change::Node(NodeRecord { down: true, ..node }));
-        Ok((node.into_iter().collect(), ()))
+        let changes = earlier.chain(node).chain([Change::Operation(operation.clone())]);
+        Ok((changes.collect(), ()))
     });
     open.await??;
+    let mut report = run_down(world, keep_workloads).await;
+    report.errors.extend(close(world, &operation, &[]).await);
+    Ok(report)
+}
+
+/// While it is open nothing comes up, so that nothing that came up is ended.
+fn going_down(id: OperationId, session: &Session, started: Wall) -> OperationRecord {
+    OperationRecord {
+        id,
+        kind: OperationKind::TakeDown,
+        subjects: vec![Subject::Node],
+        name: String::from("node"),
+        steps: Vec::new(),
+        phase: Phase::Forward { done: 0 },
+        resume: Resume::Replan,
+        on_done: Vec::new(),
+        on_undone: Vec::new(),
+        daemon_generation: session.daemon_generation,
+        started,
+    }
+}
+
+async fn run_down<W: World>(world: &W, keep_workloads: bool) -> DownReport {
     let mut report = DownReport::default();
     let observed = match observe(world).await {
         Ok(observed) => observed,
         Err(error) => {
             report.errors.push(error.to_string());
-            return Ok(report);
+            return report;
         }
     };
     let plan = world.read(|records| plan_down(records, &observed, keep_workloads)).await;
@@ -72,7 +111,7 @@ pub async fn take_down<W: World>(
             report.errors.push(format!("{step}: {error}"));
         }
     }
-    Ok(report)
+    report
 }
 
 /// Containers that are ended at the same time.

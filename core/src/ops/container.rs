@@ -2,7 +2,7 @@
 //! steps.
 
 use super::{
-    Admission, Stamp, find,
+    Admission, Stamp, blocker, find,
     pod::{NewSandbox, SandboxRequest, new_sandbox, require_free_name, verdicts_first},
     require_up, resolve,
 };
@@ -16,7 +16,7 @@ use crate::{
     record::{Change, ContainerRecord, Desired, Records, RunState, SandboxKind, SandboxRecord},
     steps,
 };
-use alloc::{boxed::Box, format, vec::Vec};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 
 /// `run`.
 ///
@@ -241,6 +241,20 @@ pub fn restart(
         uses,
         about: id,
     })
+}
+
+/// Containers whose end was their removal too, with their names; none that an open operation works on.
+pub fn expired(records: &Records) -> Vec<(ContainerId, String)> {
+    let ended = |container: &&ContainerRecord| {
+        container.spec.remove_on_exit && matches!(container.state, RunState::Exited { .. })
+    };
+    let free = |container: &&ContainerRecord| {
+        let subjects =
+            [Subject::Container(container.id.clone()), Subject::Sandbox(container.sandbox.clone())];
+        blocker(records, &subjects, &[]).is_none()
+    };
+    let expired = records.containers.values().filter(ended).filter(free);
+    expired.map(|container| (container.id.clone(), container.name.clone())).collect()
 }
 
 /// What ends a container for good, without its sandbox.

@@ -77,6 +77,9 @@ pub struct RunRequest {
     /// Labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// Removes it when it has ended; not with a restart policy.
+    #[serde(default)]
+    pub remove_on_exit: bool,
 }
 
 /// `holdfast pod create`.

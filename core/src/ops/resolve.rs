@@ -5,7 +5,7 @@ use crate::{
     error::{Refusal, RefusalCode},
     ops::request::{RootRequest, RunRequest},
     record::{ImageRecord, Records},
-    spec::{BindMount, ContainerSpec, RootSource},
+    spec::{BindMount, ContainerSpec, RestartPolicy, RootSource},
 };
 use alloc::{format, string::String, vec::Vec};
 
@@ -70,6 +70,12 @@ pub fn spec(records: &Records, request: &RunRequest) -> Result<ContainerSpec, Re
     if stop_grace_ms > STOP_GRACE_MS_MAX {
         return invalid(format!("a stop time-out of {stop_grace_ms} ms is more than a day"));
     }
+    if request.remove_on_exit && request.restart != RestartPolicy::No {
+        return invalid(format!(
+            "--rm and --restart {} contradict each other: leave one of them out",
+            request.restart
+        ));
+    }
     let (uid, gid) = request.user.or_else(|| image.map(|image| image.user)).unwrap_or((0, 0));
     Ok(ContainerSpec {
         root,
@@ -84,6 +90,7 @@ pub fn spec(records: &Records, request: &RunRequest) -> Result<ContainerSpec, Re
         stop_signal,
         stop_grace_ms,
         labels: request.labels.clone(),
+        remove_on_exit: request.remove_on_exit,
     })
 }
 

@@ -78,9 +78,10 @@ type Upgrade = fn(&mut Value);
 /// golden file in `core/golden` that a test walks through the chain.
 fn upgrades(kind: Kind) -> &'static [Upgrade] {
     match kind {
-        // Subnets, gateways and ranges of both families; the primary interface. Absent, they are what they were.
-        Kind::Node | Kind::Network | Kind::Sandbox | Kind::Operation => &[as_it_was],
-        Kind::Container | Kind::Image | Kind::Policy => &[],
+        // Subnets, gateways and ranges of both families, routes; the primary interface; classes of policies; a
+        // container that goes with its end. Absent, they are what they were.
+        Kind::Node | Kind::Network | Kind::Sandbox | Kind::Container | Kind::Operation => &[as_it_was],
+        Kind::Image | Kind::Policy => &[],
     }
 }
 

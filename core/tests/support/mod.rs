@@ -95,6 +95,7 @@ pub fn request(name: &str) -> RunRequest {
         stop_signal: None,
         stop_grace_ms: None,
         labels: BTreeMap::new(),
+        remove_on_exit: false,
     }
 }
 

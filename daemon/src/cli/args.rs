@@ -171,8 +171,8 @@ pub struct Run {
     /// Do not wait: print the identity and come back
     #[arg(short, long)]
     pub detach: bool,
-    /// Remove it once its end was shown; not with --detach, where nobody waits for that
-    #[arg(long, conflicts_with = "detach")]
+    /// Remove it when it has ended
+    #[arg(long)]
     pub rm: bool,
     /// Name
     #[arg(long)]

@@ -53,6 +53,8 @@ fn request(run: args::Run) -> anyhow::Result<RunRequest> {
         stop_signal: run.stop_signal,
         stop_grace_ms: run.stop_timeout.map(|seconds| u64::from(seconds) * 1_000),
         labels: run.label.into_iter().collect(),
+        // In the foreground this command does it, once it has read how the container ended.
+        remove_on_exit: run.rm && run.detach,
     })
 }
 
@@ -267,6 +269,7 @@ mod tests {
             "command": ["-c", "x"], "entrypoint": ["/e"], "env": [["K", "V"]],
             "mounts": [{"source": "/a", "target": "/b", "read_only": true}], "working_dir": "/w", "user": [1, 2],
             "hostname": "h", "restart": "always", "stop_signal": 1, "stop_grace_ms": 3000, "labels": {"l": "v"},
+            "remove_on_exit": false,
         });
         assert_eq!(serde_json::to_value(request).unwrap(), expected);
     }
@@ -275,6 +278,10 @@ mod tests {
     fn rootfs_takes_every_argument_as_the_command() {
         let request = parsed(&["--rootfs", "/srv/r", "sh", "-c", "x"]).unwrap();
         assert_eq!((request.root, request.command.len()), (RootRequest::Rootfs("/srv/r".to_owned()), 3));
+        let brief = |line: &[&str]| parsed(line).unwrap().remove_on_exit;
+        assert!(
+            brief(&["-d", "--rm", "image:1"]) && !brief(&["--rm", "image:1"]) && !brief(&["-d", "image:1"])
+        );
         assert!(parsed(&[]).unwrap_err().to_string().contains("--rootfs"));
     }
 

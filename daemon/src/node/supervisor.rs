@@ -10,6 +10,7 @@ use holdfast_core::{
     driver::{self, BringUpReport, Session, Trigger},
     time::{Mono, Span},
 };
+use holdfast_linux::protocol::without_waiting;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -152,7 +153,10 @@ impl<N: Node> Supervisor<N> {
         let Some(trigger) = self.pending.take() else { return };
         self.served.append(&mut self.waiting);
         let (world, session) = (Arc::clone(&self.world), self.session);
-        self.running = Some(tokio::spawn(async move { driver::bring_up(&*world, &session, trigger).await }));
+        self.running =
+            Some(tokio::spawn(without_waiting(
+                async move { driver::bring_up(&*world, &session, trigger).await },
+            )));
     }
 
     async fn died(&mut self, process: &holdfast_core::id::ProcessRef) {

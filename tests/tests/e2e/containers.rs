@@ -31,6 +31,34 @@ pub fn run_gives_back_output_and_exit_code(context: &Context) -> Result<()> {
     stage.finish()
 }
 
+pub fn run_rm_goes_with_its_end(context: &Context) -> Result<()> {
+    let stage = stage(context)?;
+    let node = &stage.node;
+    let gone = |name: &str| {
+        poll::until("the container to be gone", HEAL_DEADLINE, || {
+            Ok((!node.names("ps --all")?.iter().any(|known| known == name)).then_some(()))
+        })
+    };
+    ends_with(node, 5, &["run", "--rm", "--name", "front", IMAGE, "sh", "-c", "exit 5"])?;
+    ensure!(node.names("ps --all")?.is_empty(), "run --rm left a container");
+    // Detached: nobody waits for its end, and its name is free once more.
+    for end in ["stop --time 0 back", "exec back kill -s USR1 1"] {
+        let script = "trap 'exit 3' USR1; while :; do sleep 0.1; done";
+        node.cli(&["run", "-d", "--rm", "--name", "back", IMAGE, "sh", "-c", script])?;
+        node.sh(end)?;
+        gone("back")?;
+    }
+    // Also when the daemon was away as it ended.
+    node.cli(&["run", "-d", "--rm", "--name", "away", IMAGE, "pause"])?;
+    let init = node.await_running("away", HEAL_DEADLINE)?.running()?;
+    let daemon = node.await_processes("the node to be whole", HEAL_DEADLINE, |_| true)?.daemon;
+    process::kill_all(&[daemon, init])?;
+    gone("away")?;
+    let said = ends_with(node, 125, &["run", "--rm", "--restart", "always", IMAGE, "true"])?.stderr;
+    ensure!(said.contains("--rm") && said.contains("--restart"), "{said}");
+    stage.finish()
+}
+
 pub fn run_options_are_exact(context: &Context) -> Result<()> {
     let stage = stage(context)?;
     let node = &stage.node;

@@ -38,6 +38,7 @@ const CASES: &[Case] = &[
     case("down_keep_workloads_then_up_adopts", node::down_keeping_workloads),
     case("doctor_gives_each_finding_its_remedy", node::doctor),
     case("run_gives_back_output_and_exit_code", containers::run_gives_back_output_and_exit_code),
+    case("run_rm_goes_with_its_end", containers::run_rm_goes_with_its_end),
     case("run_options_are_exact", containers::run_options_are_exact),
     case("arguments_arrive_exactly", containers::arguments_arrive_exactly),
     case("a_container_lives_its_life", containers::lifecycle),

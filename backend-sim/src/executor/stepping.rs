@@ -1,43 +1,21 @@
 //! The stepping executor: one thread, a virtual clock, and a seeded choice of who goes on.
 
-use crate::{Sim, check::Violation};
+use super::{End, Executor, Task};
+use crate::Sim;
 use std::{
     collections::BTreeSet,
-    fmt,
     future::Future,
-    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, Wake, Waker},
 };
 
-/// A task. It may borrow the world it runs on.
-pub type Task<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+/// The stepping executor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stepping;
 
-/// How a run ended.
-#[derive(Debug, PartialEq, Eq)]
-pub enum End<T> {
-    /// Every task came back; the results in the order of the tasks.
-    Done(Vec<T>),
-    /// The daemon was killed: its tasks were dropped where they waited. Results of those that had come back
-    /// before are kept: somebody may have been told.
-    Killed(Vec<Option<T>>),
-    /// An invariant was violated.
-    Violated(Violation),
-    /// Tasks wait for something that will never come.
-    Stuck,
-    /// The bound on polls was reached.
-    TooLong,
-}
-
-impl<T> fmt::Display for End<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Done(_) => f.write_str("done"),
-            Self::Killed(_) => f.write_str("the daemon was killed"),
-            Self::Violated(violation) => violation.fmt(f),
-            Self::Stuck => f.write_str("tasks wait for something that will never come"),
-            Self::TooLong => f.write_str("the bound on polls was reached"),
-        }
+impl Executor for Stepping {
+    fn run<T: 'static>(&self, sim: &Sim, tasks: Vec<Task<'static, T>>) -> End<T> {
+        run(sim, tasks)
     }
 }
 
@@ -87,10 +65,7 @@ pub fn run<'a, T>(sim: &Sim, tasks: Vec<Task<'a, T>>) -> End<T> {
 }
 
 fn interrupted<T>(sim: &Sim, results: &mut Vec<Option<T>>) -> Option<End<T>> {
-    if let Some(violation) = sim.violation() {
-        return Some(End::Violated(violation));
-    }
-    (!sim.daemon_lives()).then(|| End::Killed(std::mem::take(results)))
+    sim.interruption().map(|interruption| interruption.end(std::mem::take(results)))
 }
 
 fn choose(sim: &Sim, queue: &Mutex<BTreeSet<usize>>) -> Option<usize> {
