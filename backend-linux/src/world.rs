@@ -12,10 +12,13 @@ use crate::{
 use holdfast_core::{
     error::{Class, ContainerError, KeeperError, RouterError, StoreError, UplinkError},
     id::{BootId, ContainerId, ProcessRef, SandboxId, Slot},
-    observed::{ContainerObserved, ExitObserved, Keeper, KeepersObserved, RouterObserved, UplinkObserved},
+    observed::{
+        ContainerObserved, ExitObserved, HostObserved, Keeper, KeepersObserved, RouterObserved,
+        UplinkObserved,
+    },
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, PortRecord, Records},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     time::{Mono, Span, Wall},
     world::{
         Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, Probe,
@@ -163,6 +166,10 @@ impl Router for LinuxWorld {
         self.router.remove_elements(elements).await
     }
 
+    async fn count_verdicts(&self) -> Result<Vec<(Element, Counter)>, RouterError> {
+        self.router.count_verdicts().await
+    }
+
     async fn ensure_network(&self, plan: &NetworkPlan) -> Result<(), RouterError> {
         self.router.ensure_network(plan).await
     }
@@ -199,6 +206,10 @@ impl Router for LinuxWorld {
 impl Uplink for LinuxWorld {
     async fn observe_uplink(&self, hint: Option<&ProcessRef>) -> Result<UplinkObserved, UplinkError> {
         self.uplink.observe_uplink(hint).await
+    }
+
+    async fn observe_host(&self) -> Result<HostObserved, UplinkError> {
+        self.uplink.observe_host().await
     }
 
     async fn start_uplink(&self, pin: &ProcessRef) -> Result<ProcessRef, UplinkError> {

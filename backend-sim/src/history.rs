@@ -14,7 +14,8 @@ use crate::{
 use holdfast_core::{
     driver::{self, BringUpReport, Session, Trigger},
     ops::request::{
-        NetworkRequest, PodRequest, RemoveRequest, RequestError, RootRequest, RunRequest, StopRequest,
+        ConnectRequest, DisconnectRequest, NetworkRequest, PodRequest, RemoveRequest, RequestError,
+        RootRequest, RunRequest, StopRequest,
     },
     time::Span,
     world::Clock,
@@ -48,6 +49,14 @@ pub enum Action {
     CreateNetwork(NetworkRequest),
     /// `holdfast network rm`.
     RemoveNetwork(String),
+    /// `holdfast network connect`: network, then what is asked of it.
+    Connect(String, ConnectRequest),
+    /// `holdfast network disconnect`: network, then container or pod.
+    Disconnect(String, String),
+    /// `holdfast network route add`.
+    AddRoute(String, String),
+    /// `holdfast network route rm`.
+    RemoveRoute(String, String),
     /// A bring-up, as after the death of a watched process.
     BringUp,
     /// `holdfast down`.
@@ -78,6 +87,7 @@ pub fn request(name: &str) -> RunRequest {
         pod: None,
         tenant: None,
         networks: Vec::new(),
+        addresses: Default::default(),
         ports: Vec::new(),
         command: vec!["/bin/sleep".to_owned(), "1000".to_owned()],
         entrypoint: None,
@@ -469,6 +479,15 @@ async fn ask(sim: &Sim, world: &SimWorld, session: &Session, action: &Action) ->
         Action::RemovePod(name) => driver::remove_pod(world, session, name, &force).await,
         Action::CreateNetwork(request) => driver::create_network(world, session, request).await.map(drop),
         Action::RemoveNetwork(name) => driver::remove_network(world, session, name).await,
+        Action::Connect(network, request) => {
+            driver::connect_network(world, session, network, request).await.map(drop)
+        }
+        Action::Disconnect(network, workload) => {
+            let request = DisconnectRequest { workload: workload.clone() };
+            driver::disconnect_network(world, session, network, &request).await.map(drop)
+        }
+        Action::AddRoute(one, other) => driver::add_route(world, session, one, other).await,
+        Action::RemoveRoute(one, other) => driver::remove_route(world, session, one, other).await,
         Action::TakeDown => driver::take_down(world, session, false).await.map(drop),
         // Not requests: they never fail as a whole.
         Action::BringUp | Action::Up => Ok(()),

@@ -1,5 +1,7 @@
 //! Named histories without faults, for sweeps that put a kill at every call.
 
+mod networks;
+
 use crate::{
     fault::{FaultKind, Victim},
     history::{Action, History, request},
@@ -63,7 +65,7 @@ pub fn all() -> Vec<History> {
     });
     let network = Action::CreateNetwork(NetworkRequest { name: own("side"), ..NetworkRequest::default() });
     let members = vec![pod.clone(), Action::run_in("pair", "left"), Action::run_in("pair", "right")];
-    vec![
+    let own = vec![
         scenario("run", Vec::new(), vec![run.clone()]),
         scenario("stop", vec![run.clone()], vec![Action::Stop(own("one"))]),
         scenario("start", vec![run.clone(), Action::Stop(own("one"))], vec![Action::Start(own("one"))]),
@@ -92,7 +94,8 @@ pub fn all() -> Vec<History> {
         mixed(),
         gone_with_its_end("run --rm that ends", Action::Strike(exit_of("brief"))),
         gone_with_its_end("run --rm that is stopped", Action::Stop(own("brief"))),
-    ]
+    ];
+    own.into_iter().chain(networks::all()).collect()
 }
 
 fn exit_of(container: &str) -> FaultKind {

@@ -36,7 +36,12 @@ fn namespaces() -> NamespaceIds {
 
 /// What an admission may use.
 pub fn stamp() -> Stamp {
-    Stamp { random: *b"0123456789abcdef0123456789abcdef", wall: WALL, daemon_generation: 1 }
+    Stamp {
+        host: Default::default(),
+        random: *b"0123456789abcdef0123456789abcdef",
+        wall: WALL,
+        daemon_generation: 1,
+    }
 }
 
 /// A request for a container on the default network.
@@ -47,6 +52,7 @@ pub fn request(name: &str) -> RunRequest {
         pod: None,
         tenant: None,
         networks: Vec::new(),
+        addresses: Default::default(),
         ports: Vec::new(),
         command: vec!["/bin/server".to_owned(), "--quiet".to_owned()],
         entrypoint: None,
@@ -82,8 +88,15 @@ pub fn records(count: u32) -> Result<Records, Refusal> {
         uplink: Some(process(12)),
         down: false,
         cures: BTreeMap::new(),
+        policy_classes: Default::default(),
     };
-    let default = network::default_record(&records, &mut node, NetworkId::from_raw("network-0"), WALL)?;
+    let default = network::default_record(
+        &records,
+        &mut node,
+        &Default::default(),
+        NetworkId::from_raw("network-0"),
+        WALL,
+    )?;
     records.apply(Change::Node(node));
     records.apply(Change::Network(default));
     let id = match container::run(&records, &request("first"), &stamp())? {
@@ -111,8 +124,10 @@ pub fn records(count: u32) -> Result<Records, Refusal> {
             network.groups.values_mut().for_each(|group| *group = network_number + 1);
             (network.subnet4, network.prefix4) = (subnet4, 24);
             network.gateway4 = Ipv4Addr::from(u32::from(subnet4) + 1);
+            let ula = alloc_address::ula_prefix([1, 2, 3, 4, 5]);
+            (network.subnet6, network.prefix6) = (alloc_address::address6(ula, 0), 64);
             network.subnet6 =
-                alloc_address::subnet6(alloc_address::ula_prefix([1, 2, 3, 4, 5]), network.index);
+                std::net::Ipv6Addr::from(u128::from(network.subnet6) | u128::from(network.index) << 64);
             network.gateway6 = alloc_address::address6(network.subnet6, 1);
             records.apply(Change::Network(network.clone()));
         }
@@ -166,7 +181,12 @@ pub fn whole(records: &Records) -> Observed {
         for attachment in &sandbox.attachments {
             let peer = netns(attachment.slot.0);
             let index = records.networks[&attachment.network].index;
-            let plug = PlugObserved { network_index: Some(index), complete: true, peer: Some(peer) };
+            let plug = PlugObserved {
+                network_index: Some(index),
+                complete: true,
+                peer: Some(peer),
+                default_route: None,
+            };
             router.plugged.insert(attachment.slot, plug);
             router.sandboxes.insert(sandbox.id.clone(), peer);
         }

@@ -54,6 +54,10 @@ string_id!(
     ImageId
 );
 string_id!(
+    /// A rule of a policy.
+    PolicyId
+);
+string_id!(
     /// A journaled operation.
     OperationId
 );

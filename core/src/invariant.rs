@@ -2,7 +2,7 @@
 //! the boundaries of a bring-up.
 
 use crate::{
-    alloc_address::{contains4, overlaps4, ports_collide},
+    alloc_address::{contains, contains4, overlaps, overlaps4, ports_collide},
     id::Slot,
     record::{AttachmentRecord, PortRecord, Records, SandboxRecord},
     spec::Protocol,
@@ -30,12 +30,14 @@ type Check = fn(&Records) -> Vec<String>;
 pub const OF_RECORDS: &[(&str, Check)] = &[
     ("one_owner_per_subnet", one_owner_per_subnet),
     ("one_owner_per_address", one_owner_per_address),
+    ("one_owner_per_mac", one_owner_per_mac),
     ("one_owner_per_slot", one_owner_per_slot),
     ("one_owner_per_port", one_owner_per_port),
     ("one_owner_per_name", one_owner_per_name),
     ("addresses_lie_in_their_network", addresses_lie_in_their_network),
     ("groups_do_not_mix", groups_do_not_mix),
     ("members_have_a_sandbox", members_have_a_sandbox),
+    ("routes_are_mutual", routes_are_mutual),
 ];
 
 /// Checks all of them.
@@ -61,7 +63,7 @@ pub fn one_owner_per_subnet(records: &Records) -> Vec<String> {
     for (number, a) in networks.iter().enumerate() {
         for b in networks.iter().skip(number + 1) {
             if overlaps4((a.subnet4, a.prefix4), (b.subnet4, b.prefix4))
-                || a.subnet6 == b.subnet6
+                || overlaps((a.subnet6.into(), a.prefix6), (b.subnet6.into(), b.prefix6))
                 || a.index == b.index
             {
                 broken.push(format!("networks {} and {} overlap", a.name, b.name));
@@ -85,6 +87,31 @@ pub fn one_owner_per_address(records: &Records) -> Vec<String> {
         }
         if let Some(other) = owners6.insert(ipv6, name) {
             broken.push(format!("{other} and {name} share {ipv6}"));
+        }
+    }
+    broken
+}
+
+/// No two attachments share a MAC address.
+pub fn one_owner_per_mac(records: &Records) -> Vec<String> {
+    let mut owners: BTreeMap<[u8; 6], &str> = BTreeMap::new();
+    attachments(records)
+        .filter_map(|(sandbox, own)| {
+            let other = owners.insert(own.mac, &sandbox.name)?;
+            Some(format!("{other} and {} share a MAC address", sandbox.name))
+        })
+        .collect()
+}
+
+/// Networks that are routed to one another know it both, and have groups for the same tenants.
+pub fn routes_are_mutual(records: &Records) -> Vec<String> {
+    let mut broken = Vec::new();
+    for network in records.networks.values() {
+        for peer in network.routed.iter().filter_map(|peer| records.networks.get(peer)) {
+            let back = peer.routed.contains(&network.id);
+            if !back || !peer.groups.keys().eq(network.groups.keys()) {
+                broken.push(format!("networks {} and {} are routed by halves", network.name, peer.name));
+            }
         }
     }
     broken
@@ -143,13 +170,15 @@ pub fn one_owner_per_name(records: &Records) -> Vec<String> {
 /// Every address lies in the subnet of its network, if that network's record can be read.
 pub fn addresses_lie_in_their_network(records: &Records) -> Vec<String> {
     let strays = attachments(records).filter(|(_, own)| {
-        records
-            .networks
-            .get(&own.network)
-            .is_some_and(|network| !contains4((network.subnet4, network.prefix4), own.ipv4))
+        records.networks.get(&own.network).is_some_and(|network| {
+            !contains4((network.subnet4, network.prefix4), own.ipv4)
+                || !contains((network.subnet6.into(), network.prefix6), own.ipv6.into())
+        })
     });
     strays
-        .map(|(sandbox, own)| format!("{} of {} lies outside its network", own.ipv4, sandbox.name))
+        .map(|(sandbox, own)| {
+            format!("{} or {} of {} lies outside its network", own.ipv4, own.ipv6, sandbox.name)
+        })
         .collect()
 }
 

@@ -42,6 +42,28 @@ pub enum OperationKind {
     CreateNetwork,
     /// Removes a network.
     RemoveNetwork,
+    /// Plugs a container or a pod into one more network.
+    Connect,
+    /// Unplugs it from one.
+    Disconnect,
+    /// Leads default routes to the interface that is the primary one.
+    Reroute,
+    /// Routes two networks to one another.
+    AddRoute,
+    /// Takes that back.
+    RemoveRoute,
+    /// Adds rules, or puts a document's in place of its old ones.
+    AddPolicy,
+    /// Removes rules.
+    RemovePolicy,
+}
+
+impl OperationKind {
+    /// Whether one that ends something and fails half way stays open until a bring-up has finished it: what it has
+    /// moved already is on no record before it is done.
+    pub fn stays_until_done(self) -> bool {
+        matches!(self, Self::Disconnect | Self::AddPolicy | Self::RemovePolicy)
+    }
 }
 
 impl fmt::Display for OperationKind {
@@ -59,6 +81,13 @@ impl fmt::Display for OperationKind {
             Self::RemovePod => "remove pod",
             Self::CreateNetwork => "create network",
             Self::RemoveNetwork => "remove network",
+            Self::Connect => "connect",
+            Self::Disconnect => "disconnect",
+            Self::Reroute => "reroute",
+            Self::AddRoute => "route",
+            Self::RemoveRoute => "remove route",
+            Self::AddPolicy => "add policy",
+            Self::RemovePolicy => "remove policy",
         })
     }
 }
@@ -75,6 +104,8 @@ pub enum Subject {
     Container(ContainerId),
     /// A network.
     Network(NetworkId),
+    /// The rules of all policies.
+    Policy,
 }
 
 impl fmt::Display for Subject {
@@ -84,6 +115,7 @@ impl fmt::Display for Subject {
             Self::Sandbox(id) => write!(f, "sandbox {id}"),
             Self::Container(id) => write!(f, "container {id}"),
             Self::Network(id) => write!(f, "network {id}"),
+            Self::Policy => f.write_str("policies"),
         }
     }
 }

@@ -24,6 +24,7 @@ pub mod name;
 pub mod observed;
 pub mod ops;
 pub mod plan;
+pub mod policy;
 pub mod record;
 pub mod restart;
 pub mod ruleset;

@@ -3,6 +3,7 @@
 use crate::{
     id::{BootId, ContainerId, NetworkId, ProcessRef, SandboxId, Slot},
     record::{NamespaceId, NamespaceIds, PortRecord},
+    spec::Protocol,
     time::Mono,
 };
 use alloc::{
@@ -10,6 +11,7 @@ use alloc::{
     string::String,
     vec::Vec,
 };
+use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 /// Something alive through which namespaces can be entered.
@@ -77,6 +79,17 @@ pub enum UplinkObserved {
     Broken(ProcessRef, String),
 }
 
+/// What of the host the node must keep clear of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostObserved {
+    /// Destinations of the host's routes as (address, prefix length), its default routes included.
+    pub routes: BTreeSet<(IpAddr, u8)>,
+    /// Ports that some process of the host listens on, at whatever address.
+    pub bound: BTreeSet<(Protocol, u16)>,
+    /// The first port that this user may bind: ip(7), `ip_unprivileged_port_start`.
+    pub unprivileged_port_first: u16,
+}
+
 /// What is alive of the processes and namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeepersObserved {
@@ -121,6 +134,9 @@ pub struct PlugObserved {
     pub complete: bool,
     /// The network namespace of the other end, where the kernel tells.
     pub peer: Option<NamespaceId>,
+    /// Whether the default routes inside lead here, as it was last plugged; `None` where nothing tells.
+    #[serde(default)]
+    pub default_route: Option<bool>,
 }
 
 /// Whether the kernel's rules are what was last asked for.

@@ -148,6 +148,8 @@ pub enum Step {
     EnsureRuleset(Ruleset),
     /// Adds elements.
     AddElements(BTreeSet<Element>),
+    /// Adds elements that belong to policies and not to the operation: its undo leaves them.
+    EnsureElements(BTreeSet<Element>),
     /// Removes elements.
     RemoveElements(BTreeSet<Element>),
     /// Makes or completes a bridge.
@@ -216,6 +218,7 @@ impl Step {
             | Self::StopUplink(_)
             | Self::StartUplink
             | Self::EnsureRuleset(_)
+            | Self::EnsureElements(_)
             | Self::RemoveElements(_)
             | Self::RemoveNetwork(_)
             | Self::RemoveSandbox(_)
@@ -268,6 +271,7 @@ impl fmt::Display for Step {
                 write!(f, "ensure ruleset of {} elements", ruleset.elements.len())
             }
             Self::AddElements(elements) => write!(f, "add {} elements", elements.len()),
+            Self::EnsureElements(elements) => write!(f, "ensure {} elements of policies", elements.len()),
             Self::RemoveElements(elements) => write!(f, "remove {} elements", elements.len()),
             Self::EnsureNetwork(plan) => {
                 write!(f, "ensure network {} (hfbr{}, {})", plan.id, plan.index, plan.gateway4.0)

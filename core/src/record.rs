@@ -7,13 +7,20 @@ pub use codec::{DecodeError, Encoded, Kind, decode, encode};
 
 use crate::{
     cure::Cure,
-    id::{BootId, ContainerId, ImageId, NetworkId, OperationId, ProcessRef, SandboxId, Slot, Tenant},
+    id::{
+        BootId, ContainerId, ImageId, NetworkId, OperationId, PolicyId, ProcessRef, SandboxId, Slot, Tenant,
+    },
     join::BySandbox,
     journal::OperationRecord,
+    policy::PolicyRecord,
     spec::{ContainerSpec, NetworkSpec, PortSpec, SandboxSpec},
     time::{Mono, Wall},
 };
-use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +67,9 @@ pub struct NodeRecord {
     pub down: bool,
     /// Cures so far, by name, over all workloads.
     pub cures: BTreeMap<String, u64>,
+    /// Classes that addresses of workloads are or were in, since policies changed: [`crate::policy`].
+    #[serde(default)]
+    pub policy_classes: BTreeSet<String>,
 }
 
 /// A network: one bridge, one IPv4 and one IPv6 subnet.
@@ -79,14 +89,25 @@ pub struct NetworkRecord {
     pub prefix4: u8,
     /// The bridge's IPv4 address.
     pub gateway4: Ipv4Addr,
-    /// IPv6 subnet address, /64.
+    /// IPv6 subnet address.
     pub subnet6: Ipv6Addr,
+    /// IPv6 prefix length.
+    #[serde(default = "prefix6_default")]
+    pub prefix6: u8,
     /// The bridge's IPv6 address.
     pub gateway6: Ipv6Addr,
-    /// The isolation group of each tenant that has used the network.
+    /// The isolation group of each tenant that has used the network, or one it is routed to.
     pub groups: BTreeMap<Tenant, u32>,
+    /// Networks that its workloads reach, tenant by tenant; each names the other.
+    #[serde(default)]
+    pub routed: BTreeSet<NetworkId>,
     /// When it was created.
     pub created: Wall,
+}
+
+/// Every network's before networks could name their own.
+fn prefix6_default() -> u8 {
+    64
 }
 
 /// One interface of a sandbox.
@@ -108,6 +129,10 @@ pub struct AttachmentRecord {
     pub link_name: String,
     /// Interface index inside the sandbox, kept so that sockets bound to the device survive a replug.
     pub ifindex: u32,
+    /// Has the default routes, and is where published ports lead. One of a sandbox's; where none is marked, the
+    /// first.
+    #[serde(default)]
+    pub primary: bool,
 }
 
 /// A published port with the router's port that stands for it between helper and rules.
@@ -150,6 +175,18 @@ pub struct SandboxRecord {
     pub last_cure: Option<Cure>,
     /// When it was created.
     pub created: Wall,
+}
+
+impl SandboxRecord {
+    /// The interface with the default routes and the published ports.
+    pub fn primary(&self) -> Option<&AttachmentRecord> {
+        primary(&self.attachments)
+    }
+}
+
+/// See [`AttachmentRecord::primary`].
+pub fn primary(attachments: &[AttachmentRecord]) -> Option<&AttachmentRecord> {
+    attachments.iter().find(|own| own.primary).or(attachments.first())
 }
 
 /// Whether the user wants a container to run.
@@ -283,6 +320,8 @@ pub struct Records {
     pub containers: BTreeMap<ContainerId, ContainerRecord>,
     /// Images.
     pub images: BTreeMap<ImageId, ImageRecord>,
+    /// Rules of policies.
+    pub policies: BTreeMap<PolicyId, PolicyRecord>,
     /// Open operations.
     pub operations: BTreeMap<OperationId, OperationRecord>,
     /// Records that could not be read: reported, kept, never treated as absent.
@@ -316,6 +355,8 @@ pub enum Change {
     Container(ContainerRecord),
     /// Writes an image.
     Image(ImageRecord),
+    /// Writes a rule.
+    Policy(PolicyRecord),
     /// Writes an operation.
     Operation(OperationRecord),
     /// Removes a network.
@@ -326,6 +367,8 @@ pub enum Change {
     RemoveContainer(ContainerId),
     /// Removes an image.
     RemoveImage(ImageId),
+    /// Removes a rule.
+    RemovePolicy(PolicyId),
     /// Removes an operation.
     RemoveOperation(OperationId),
 }
@@ -340,6 +383,8 @@ impl Records {
             Change::Sandbox(record) => drop(self.sandboxes.insert(record.id.clone(), record)),
             Change::Container(record) => drop(self.containers.insert(record.id.clone(), record)),
             Change::Image(record) => drop(self.images.insert(record.id.clone(), record)),
+            Change::Policy(record) => drop(self.policies.insert(record.id.clone(), record)),
+            Change::RemovePolicy(id) => drop(self.policies.remove(&id)),
             Change::Operation(record) => drop(self.operations.insert(record.id.clone(), record)),
             Change::RemoveNetwork(id) => drop(self.networks.remove(&id)),
             Change::RemoveSandbox(id) => drop(self.sandboxes.remove(&id)),

@@ -1,8 +1,11 @@
 //! What a user asked for, complete: create stores these, and start, restart and recovery read nothing else.
 
-use crate::id::{ImageId, NetworkId};
+use crate::id::{ImageId, NetworkId, Tenant};
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
-use core::{fmt, net::Ipv4Addr};
+use core::{
+    fmt,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 use serde::{Deserialize, Serialize};
 
 /// Where a container's root filesystem comes from. It is always the lower layer of an overlay: never written.
@@ -139,17 +142,42 @@ impl fmt::Display for PortSpec {
     }
 }
 
-/// What a user may say of a network.
+/// What a user may say of a network. What is left out is chosen; what is said is honoured or refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkSpec {
     /// IPv4 subnet as (address, prefix length); `None` takes a free one.
+    #[serde(default)]
     pub subnet4: Option<(Ipv4Addr, u8)>,
+    /// IPv6 subnet; `None` takes a /64 of the node's unique local prefix.
+    #[serde(default)]
+    pub subnet6: Option<(Ipv6Addr, u8)>,
+    /// The bridge's IPv4 address; `None` is the subnet's first.
+    #[serde(default)]
+    pub gateway4: Option<Ipv4Addr>,
+    /// The bridge's IPv6 address; `None` is the subnet's first.
+    #[serde(default)]
+    pub gateway6: Option<Ipv6Addr>,
+    /// Where IPv4 addresses that nobody declares come from; `None` is the whole subnet.
+    #[serde(default)]
+    pub range4: Option<(Ipv4Addr, u8)>,
+    /// Likewise for IPv6.
+    #[serde(default)]
+    pub range6: Option<(Ipv6Addr, u8)>,
     /// Without a way out through the uplink.
+    #[serde(default)]
     pub internal: bool,
+    /// Never routed to another network.
+    #[serde(default)]
+    pub isolate: bool,
+    /// The only tenant whose workloads may be plugged in; `None` is any.
+    #[serde(default)]
+    pub tenant: Option<Tenant>,
     /// Largest packet of the links, in bytes; `None` is the default.
+    #[serde(default)]
     pub mtu_bytes: Option<u32>,
     /// Labels.
+    #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
 

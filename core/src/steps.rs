@@ -19,7 +19,7 @@ pub fn network_plan(network: &NetworkRecord) -> NetworkPlan {
         id: network.id.clone(),
         index: network.index,
         gateway4: (network.gateway4, network.prefix4),
-        gateway6: (network.gateway6, 64),
+        gateway6: (network.gateway6, network.prefix6),
         mtu_bytes: network.spec.mtu_bytes.unwrap_or(MTU_BYTES_DEFAULT),
     }
 }
@@ -49,20 +49,17 @@ pub fn attachment_plan(
         gateway4: network.gateway4,
         gateway6: network.gateway6,
         subnet4: (network.subnet4, network.prefix4),
-        subnet6: (network.subnet6, 64),
+        subnet6: (network.subnet6, network.prefix6),
         default_route,
         mtu_bytes: network.spec.mtu_bytes.unwrap_or(MTU_BYTES_DEFAULT),
     })
 }
 
-/// All links of a sandbox, in order; the first has the default route.
+/// All links of a sandbox, in order; the primary one has the default routes.
 pub fn attachment_plans(records: &Records, sandbox: &SandboxRecord) -> Vec<AttachmentPlan> {
-    sandbox
-        .attachments
-        .iter()
-        .enumerate()
-        .filter_map(|(number, attachment)| attachment_plan(records, &sandbox.id, attachment, number == 0))
-        .collect()
+    let primary = sandbox.primary().map(|primary| primary.slot);
+    let plan = |own: &AttachmentRecord| attachment_plan(records, &sandbox.id, own, Some(own.slot) == primary);
+    sandbox.attachments.iter().filter_map(plan).collect()
 }
 
 /// Brings a sandbox up. Rules come before links, so that no packet meets a missing rule; ports come last, so

@@ -8,10 +8,13 @@
 use crate::{
     error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError},
     id::{ContainerId, ProcessRef, SandboxId, Slot},
-    observed::{ContainerObserved, ExitObserved, Keeper, KeepersObserved, RouterObserved, UplinkObserved},
+    observed::{
+        ContainerObserved, ExitObserved, HostObserved, Keeper, KeepersObserved, RouterObserved,
+        UplinkObserved,
+    },
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, NamespaceIds, PortRecord, Records},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     time::{Mono, Span, Wall},
 };
 use alloc::{
@@ -96,6 +99,19 @@ pub trait Keepers {
     -> impl Future<Output = Result<ProcessRef, KeeperError>> + Send;
 }
 
+/// What a probe asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// TCP at a port of the kernel's choice, and an echo: either answer will do.
+    #[default]
+    Any,
+    /// An ICMP or ICMPv6 echo.
+    Icmp,
+    /// TCP at this port: the prober listens there, unless somebody does already.
+    Tcp(u16),
+}
+
 /// A probe between two sandboxes, sent from inside the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
@@ -107,6 +123,9 @@ pub struct Probe {
     pub address: IpAddr,
     /// How long an answer may take, in milliseconds.
     pub timeout_ms: u64,
+    /// What is asked.
+    #[serde(default)]
+    pub ask: Ask,
 }
 
 /// The router: links, rules and sandboxes. Asked of the control.
@@ -120,11 +139,14 @@ pub trait Router {
         &self,
         elements: &BTreeSet<Element>,
     ) -> impl Future<Output = Result<(), RouterError>> + Send;
-    /// Removes elements in one transaction; absent ones are no error.
+    /// Removes elements in one transaction; absent ones are no error. What conntrack remembers of an address or a
+    /// port that the elements spoke for is forgotten with them: its next owner inherits no flow of the last.
     fn remove_elements(
         &self,
         elements: &BTreeSet<Element>,
     ) -> impl Future<Output = Result<(), RouterError>> + Send;
+    /// How often each verdict was given since it is there; elements without a count are left out.
+    fn count_verdicts(&self) -> impl Future<Output = Result<Vec<(Element, Counter)>, RouterError>> + Send;
     /// A bridge with fixed MAC, addresses, and sysctls as the design demands.
     fn ensure_network(&self, plan: &NetworkPlan) -> impl Future<Output = Result<(), RouterError>> + Send;
     /// Removes the bridge.
@@ -186,6 +208,8 @@ pub trait Uplink {
         &self,
         hint: Option<&ProcessRef>,
     ) -> impl Future<Output = Result<UplinkObserved, UplinkError>> + Send;
+    /// What of the host networks and ports must keep clear of: its routes, its ports.
+    fn observe_host(&self) -> impl Future<Output = Result<HostObserved, UplinkError>> + Send;
     /// Starts the helper in the router of `pin` and comes back when its tap is up. One that serves it already is
     /// what was asked for.
     fn start_uplink(&self, pin: &ProcessRef) -> impl Future<Output = Result<ProcessRef, UplinkError>> + Send;

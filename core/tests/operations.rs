@@ -40,6 +40,7 @@ fn full_request() -> RunRequest {
         pod: None,
         tenant: Some("blue".into()),
         networks: vec!["default".into()],
+        addresses: Default::default(),
         ports: vec![port(8080)],
         command: vec!["a b".into(), "\"quoted\"".into(), String::new(), "line\nbreak".into()],
         entrypoint: Some(vec!["/own".into()]),
@@ -391,18 +392,19 @@ fn subnets_are_honoured_or_refused() {
         (("10.0.0.0", 8), RefusalCode::Taken, "uplink"),
         (("10.89.0.128", 25), RefusalCode::Taken, "default"),
         (("10.50.0.1", 24), RefusalCode::Invalid, "10.50.0.0/24"),
-        (("10.50.0.0", 30), RefusalCode::Invalid, "29"),
+        (("10.50.0.0", 31), RefusalCode::Invalid, "30"),
         (("127.0.0.0", 8), RefusalCode::Invalid, "127.0.0.0"),
     ] {
         let refusal = create(&records, "n", Some(subnet)).unwrap_err();
         assert_eq!(refusal.code, code, "{subnet:?}: {refusal}");
         assert!(refusal.detail.contains(names), "{subnet:?}: {refusal}");
     }
-    for number in 0..255 {
+    // Two pools of 256, of which the default network has one.
+    for (half, number) in (0..255).map(|number| (3, number)).chain((0..=255).map(|number| (4, number))) {
         let admission = network::create(
             &records,
-            &NetworkRequest { name: format!("n{number}"), spec: NetworkSpec::default() },
-            &unique(3, number),
+            &NetworkRequest { name: format!("n{half}-{number}"), spec: NetworkSpec::default() },
+            &unique(half, number),
         );
         carry(&mut records, admission.unwrap());
     }

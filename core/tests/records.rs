@@ -41,6 +41,34 @@ fn samples() -> Vec<(&'static str, Change)> {
     sandbox.last_cure = Some(Cure::Replugged);
     let mut node_record = records.node.clone().unwrap();
     node_record.cures.insert("replugged".into(), 4);
+    let mut network = records.networks.values().next().unwrap().clone();
+    network.routed.insert(holdfast_core::id::NetworkId::from_raw("net-other"));
+    network.prefix6 = 72;
+    network.spec.internal = true;
+    network.spec.isolate = true;
+    network.spec.gateway6 = Some("fd00::1".parse().unwrap());
+    network.spec.range4 = Some((address("10.89.0.128"), 25));
+    network.spec.tenant = Some(holdfast_core::id::Tenant::from_raw("blue"));
+    node_record.policy_classes.insert("{\"inside\":true}".into());
+    let policy = holdfast_core::policy::PolicyRecord {
+        id: holdfast_core::id::PolicyId::from_raw("pol-1"),
+        name: "open".into(),
+        document: Some("blue.db".into()),
+        action: holdfast_core::policy::PolicyAction::AllowIngress,
+        from: vec![holdfast_core::policy::Peer {
+            labels: vec![holdfast_core::policy::LabelTerm::In("app".into(), vec!["web".into()])],
+            cidr: Some(("10.0.0.0".parse().unwrap(), 8)),
+            except: vec![("10.1.0.0".parse().unwrap(), 16)],
+            ..Default::default()
+        }],
+        to: vec![],
+        ports: vec![holdfast_core::policy::PortMatch {
+            protocol: Some(holdfast_core::policy::PolicyProtocol::Tcp),
+            ports: Some((80, 81)),
+        }],
+        summary: "a -> b".into(),
+        created: WALL,
+    };
     let operation = OperationRecord {
         id: OperationId::from_raw("op-1"),
         kind: OperationKind::StopContainer,
@@ -71,12 +99,13 @@ fn samples() -> Vec<(&'static str, Change)> {
     };
     vec![
         ("node", Change::Node(node_record)),
-        ("network", Change::Network(records.networks.values().next().unwrap().clone())),
+        ("network", Change::Network(network)),
         ("sandbox", Change::Sandbox(sandbox)),
         ("container", Change::Container(container)),
         ("container-waiting", Change::Container(waiting)),
         ("image", Change::Image(image)),
         ("operation", Change::Operation(operation)),
+        ("policy", Change::Policy(policy)),
     ]
 }
 
@@ -209,7 +238,7 @@ fn plan_of(records: &Records, name: &str, index: u16) -> holdfast_core::plan::Ne
         id: network.id.clone(),
         index,
         gateway4: (network.gateway4, network.prefix4),
-        gateway6: (network.gateway6, 64),
+        gateway6: (network.gateway6, network.prefix6),
         mtu_bytes: 1500,
     }
 }

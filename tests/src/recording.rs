@@ -4,10 +4,13 @@
 use holdfast_core::{
     error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError},
     id::{BootId, ContainerId, ProcessRef, SandboxId, Slot},
-    observed::{ContainerObserved, ExitObserved, Keeper, KeepersObserved, RouterObserved, UplinkObserved},
+    observed::{
+        ContainerObserved, ExitObserved, HostObserved, Keeper, KeepersObserved, RouterObserved,
+        UplinkObserved,
+    },
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, PortRecord, Records},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     time::{Mono, Span, Wall},
     world::{
         Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, Probe,
@@ -139,6 +142,9 @@ impl<W: World> Router for Recording<W> {
     async fn remove_elements(&self, elements: &BTreeSet<Element>) -> Result<(), RouterError> {
         self.world.remove_elements(elements).await
     }
+    async fn count_verdicts(&self) -> Result<Vec<(Element, Counter)>, RouterError> {
+        self.world.count_verdicts().await
+    }
     async fn ensure_network(&self, plan: &NetworkPlan) -> Result<(), RouterError> {
         self.world.ensure_network(plan).await
     }
@@ -168,6 +174,9 @@ impl<W: World> Router for Recording<W> {
 impl<W: World> Uplink for Recording<W> {
     async fn observe_uplink(&self, hint: Option<&ProcessRef>) -> Result<UplinkObserved, UplinkError> {
         self.world.observe_uplink(hint).await
+    }
+    async fn observe_host(&self) -> Result<HostObserved, UplinkError> {
+        self.world.observe_host().await
     }
     async fn start_uplink(&self, pin: &ProcessRef) -> Result<ProcessRef, UplinkError> {
         self.world.start_uplink(pin).await.inspect(|process| self.started(process, false))

@@ -49,6 +49,12 @@ pub(crate) fn attach(
     remembered.insert(plan.slot, Neighbours::of(plan));
     apply(route, "plug", plan, outside_settings(plan))?;
     apply(&mut inside, "configure", plan, inside_settings(plan))?;
+    if !plan.default_route {
+        remove_default_routes(&mut inside, plan)?;
+    }
+    // What it says of the routes inside is true from here on.
+    let alias = Neighbours::of(plan).write(plan.default_route);
+    apply(route, "plug", plan, vec![link::set_link(plan.slot.host_ifindex(), None, Some(alias))])?;
     verify(route, &mut inside, namespace.as_fd(), plan)
 }
 
@@ -93,6 +99,20 @@ fn remove_neighbours(
     Ok(())
 }
 
+/// Last word of the alias of a plug that the default routes lead to.
+const ROUTED: &str = "default";
+/// Of one that they do not.
+const UNROUTED: &str = "specific";
+
+/// Whether the default routes inside lead to a plug, by its alias; `None` while it is being made.
+pub(crate) fn has_default_route(alias: &str) -> Option<bool> {
+    match alias.rsplit_once(' ')?.1 {
+        ROUTED => Some(true),
+        UNROUTED => Some(false),
+        _ => None,
+    }
+}
+
 /// What a host end's alias remembers: the neighbours that belong to it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Neighbours {
@@ -110,14 +130,23 @@ impl Neighbours {
         }
     }
 
-    fn write(&self) -> String {
+    fn write(&self, default_route: bool) -> String {
+        let word = if default_route { ROUTED } else { UNROUTED };
+        format!("{} {word}", self.write_unrouted())
+    }
+
+    /// Without a word on the routes inside.
+    fn write_unrouted(&self) -> String {
         let mac = self.mac.map(|byte| format!("{byte:02x}")).join(":");
         format!("holdfast {} {mac} {} {}", self.bridge_index, self.addresses[0], self.addresses[1])
     }
 
     fn read(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.split(' ').collect();
-        let ["holdfast", bridge_index, mac, first, second] = fields[..] else { return None };
+        let ["holdfast", bridge_index, mac, first, second, ref rest @ ..] = fields[..] else { return None };
+        if !matches!(rest, [] | [ROUTED | UNROUTED]) {
+            return None;
+        }
         let mut bytes = [0; 6];
         let mut parts = mac.split(':');
         for byte in &mut bytes {
@@ -155,7 +184,7 @@ fn outside_settings(plan: &AttachmentPlan) -> Vec<Request> {
     let bridge = link::bridge_ifindex(plan.network_index);
     vec![
         link::set_port(port),
-        link::set_link(port, None, Some(Neighbours::of(plan).write())),
+        link::set_link(port, None, Some(Neighbours::of(plan).write_unrouted())),
         link::set_forwarding(port, plan.mac),
         link::set_neighbour(bridge, plan.ipv4.into(), plan.mac),
         link::set_neighbour(bridge, plan.ipv6.into(), plan.mac),
@@ -190,6 +219,21 @@ fn inside_settings(plan: &AttachmentPlan) -> Vec<Request> {
         ));
     }
     requests
+}
+
+/// Takes default routes from a link that had them; a link without is as asked.
+fn remove_default_routes(inside: &mut Route, plan: &AttachmentPlan) -> Result<(), RouterError> {
+    let everywhere =
+        [(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0), (IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0)];
+    let requests = everywhere.map(|to| link::delete_route(plan.ifindex, to)).into();
+    let wrap = |error| netlink("delete the default route of", plan.link_name.as_str(), &error);
+    for outcome in inside.batch(requests).map_err(wrap)? {
+        match outcome {
+            Err(error) if !error.is_missing() => return Err(wrap(error)),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn apply(
@@ -316,7 +360,7 @@ fn remove_remains(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::Neighbours;
+    use super::{Neighbours, has_default_route};
 
     #[test]
     fn the_alias_of_a_plug_reads_back() {
@@ -325,7 +369,14 @@ mod tests {
             mac: [2, 0xab, 0, 1, 2, 0xff],
             addresses: ["10.89.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
         };
-        assert_eq!(Neighbours::read(&neighbours.write()), Some(neighbours));
+        for (alias, routed) in [
+            (neighbours.write(true), Some(true)),
+            (neighbours.write(false), Some(false)),
+            (neighbours.write_unrouted(), None),
+        ] {
+            assert_eq!(has_default_route(&alias), routed, "{alias}");
+            assert_eq!(Neighbours::read(&alias).as_ref(), Some(&neighbours));
+        }
         for foreign in ["", "holdfast 1 02:00 10.0.0.1 ::1", "holdfast x 02:00:00:00:00:00 10.0.0.1 ::1"] {
             assert_eq!(Neighbours::read(foreign), None, "{foreign}");
         }

@@ -229,6 +229,16 @@ pub(crate) fn set_route(index: u32, to: (IpAddr, u8), gateway: Option<IpAddr>) -
     (RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
 }
 
+/// Deletes a route through a link, whatever its gateway.
+pub(crate) fn delete_route(index: u32, to: (IpAddr, u8)) -> Request {
+    let (message, _) = set_route(index, to, None);
+    let RouteNetlinkMessage::NewRoute(mut message) = message else { return (message, 0) };
+    // Scope "nowhere" matches any: fib_table_delete() in net/ipv4/fib_trie.c.
+    message.header.scope = RouteScope::NoWhere;
+    message.header.protocol = RouteProtocol::Unspec;
+    (RouteNetlinkMessage::DelRoute(message), 0)
+}
+
 fn neighbour_message(index: u32, address: IpAddr, mac: [u8; 6]) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = family(address);

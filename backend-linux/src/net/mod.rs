@@ -11,7 +11,9 @@
 mod attach;
 mod base;
 mod bridge;
+mod conntrack;
 mod error;
+pub(crate) mod host;
 mod link;
 mod netlink;
 mod netns;
@@ -25,13 +27,14 @@ mod sysctl;
 pub use link::bridge_mac;
 
 use crate::paths::Paths;
+use conntrack::Conntrack;
 use error::errno;
 use holdfast_core::{
     error::{Class, RouterError},
     id::{SandboxId, Slot},
     observed::RouterObserved,
     plan::{AttachmentPlan, NetworkPlan, SandboxPlan},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     world::Probe,
 };
 use nft::Firewall;
@@ -49,6 +52,7 @@ pub struct RouterHands {
     paths: Paths,
     route: Route,
     firewall: Firewall,
+    conntrack: Conntrack,
     remembered: attach::Remembered,
 }
 
@@ -63,6 +67,7 @@ impl RouterHands {
             paths: paths.clone(),
             route: Route::open().map_err(|error| errno("open netlink in", "the router", error))?,
             firewall: Firewall::open().map_err(|error| errno("open nftables in", "the router", error))?,
+            conntrack: Conntrack::open().map_err(|error| errno("open conntrack in", "the router", error))?,
             remembered: attach::Remembered::new(),
         })
     }
@@ -90,7 +95,8 @@ impl RouterHands {
     /// # Errors
     /// `Transient` when what was read back is not what was asked for.
     pub async fn ensure_ruleset(&mut self, ruleset: &Ruleset) -> Result<(), RouterError> {
-        self.firewall.ensure(ruleset)
+        let gone = self.firewall.ensure(ruleset)?;
+        self.conntrack.forget(&gone)
     }
 
     /// See [`holdfast_core::world::Router::add_elements`].
@@ -106,7 +112,17 @@ impl RouterHands {
     /// # Errors
     /// As the kernel says; absent elements and tables are none.
     pub async fn remove_elements(&mut self, elements: &BTreeSet<Element>) -> Result<(), RouterError> {
-        self.firewall.remove(elements)
+        self.firewall.remove(elements)?;
+        // Also of elements that were gone already: who removed them may have been killed before it came to this.
+        self.conntrack.forget(elements)
+    }
+
+    /// See [`holdfast_core::world::Router::count_verdicts`].
+    ///
+    /// # Errors
+    /// When the elements cannot be listed.
+    pub async fn count_verdicts(&mut self) -> Result<Vec<(Element, Counter)>, RouterError> {
+        self.firewall.counters()
     }
 
     /// See [`holdfast_core::world::Router::ensure_network`].
@@ -169,14 +185,14 @@ impl RouterHands {
     pub fn probe(&self, probe: &Probe) -> impl Future<Output = Result<bool, RouterError>> + Send + use<> {
         let from = checked(&probe.from).and_then(|()| sandbox::open(&self.paths, &probe.from));
         let to = checked(&probe.to).and_then(|()| sandbox::open(&self.paths, &probe.to));
-        let Probe { address, timeout_ms, .. } = *probe;
+        let Probe { address, timeout_ms, ask, .. } = *probe;
         async move {
             let (from, to) = (from?, to?);
             let (answer, answered) = tokio::sync::oneshot::channel();
             // Not the runtime's pool: its threads outlive the work and must stay in the router's namespace.
             std::thread::Builder::new()
                 .name("probe".to_owned())
-                .spawn(move || answer.send(probe::run(from, &to, address, timeout_ms)))
+                .spawn(move || answer.send(probe::run(from, &to, address, timeout_ms, ask)))
                 .map_err(|error| error::io("start a thread to probe", address.to_string(), &error))?;
             answered.await.unwrap_or_else(|_| {
                 Err(RouterError::new(Class::Fatal, "probe", address.to_string(), "the thread panicked"))

@@ -1,7 +1,7 @@
 //! One look at everything the router holds.
 
 use super::{
-    attach::namespace_id,
+    attach::{self, namespace_id},
     bridge::{self, Alias},
     error::{errno, netlink},
     link::{self, AddressView, LinkView},
@@ -68,6 +68,7 @@ fn plug(found: &LinkView, links: &[LinkView], peers: &BTreeMap<i32, NamespaceId>
         network_index,
         complete: network_index.is_some() && found.up && found.isolated,
         peer: found.peer_namespace.and_then(|id| peers.get(&id).copied()),
+        default_route: attach::has_default_route(&found.alias),
     }
 }
 

@@ -4,7 +4,10 @@ use super::{
     error::{errno, io},
     netns,
 };
-use holdfast_core::error::{Class, RouterError};
+use holdfast_core::{
+    error::{Class, RouterError},
+    world::Ask,
+};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -24,12 +27,13 @@ const TIMEOUT_MS_MAX: u64 = 60_000;
 /// An echo that a full queue lost is sent again after this long, in milliseconds.
 const ECHO_INTERVAL_MS: u64 = 200;
 
-/// Tries TCP and ICMP echo at once; `true` when either was answered before the deadline.
+/// Tries what is asked: for [`Ask::Any`] TCP and ICMP echo at once; `true` when either was answered before the deadline.
 pub(crate) fn run(
     from: OwnedFd,
     to: &OwnedFd,
     address: IpAddr,
     timeout_ms: u64,
+    ask: Ask,
 ) -> Result<bool, RouterError> {
     let subject = address.to_string();
     if !(1..=TIMEOUT_MS_MAX).contains(&timeout_ms) {
@@ -38,11 +42,23 @@ pub(crate) fn run(
     }
     let deadline = Instant::now() + Duration::from_millis(timeout_ms);
     // The kernel's backlog completes handshakes: nobody has to accept. It lives until the end of the probe.
-    let listener = netns::within(to.as_fd(), &subject, || {
-        TcpListener::bind((address, 0)).map_err(|error| io("listen on", &subject, &error))
-    })?;
-    let target = listener.local_addr().map_err(|error| io("listen on", &subject, &error))?;
     let from = from.as_fd();
+    if ask == Ask::Icmp {
+        return netns::within(from, &subject, || echo(address, deadline));
+    }
+    let port = if let Ask::Tcp(port) = ask { port } else { 0 };
+    let listener = netns::within(to.as_fd(), &subject, || match TcpListener::bind((address, port)) {
+        // Somebody listens there: as good as the prober.
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && port != 0 => Ok(None),
+        listener => listener.map(Some).map_err(|error| io("listen on", &subject, &error)),
+    })?;
+    let target = match &listener {
+        Some(listener) => listener.local_addr().map_err(|error| io("listen on", &subject, &error))?,
+        None => SocketAddr::new(address, port),
+    };
+    if let Ask::Tcp(_) = ask {
+        return netns::within(from, &subject, || Ok(dial(target, deadline)));
+    }
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| netns::within(from, &subject, || echo(address, deadline)));
         let stream = netns::within(from, &subject, || Ok(dial(target, deadline)));

@@ -11,7 +11,7 @@ use holdfast_core::{
     id::{SandboxId, Slot},
     observed::RouterObserved,
     plan::{AttachmentPlan, NetworkPlan, SandboxPlan},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     world::{Probe, Router, Snapshot},
 };
 use std::{
@@ -271,6 +271,13 @@ impl Router for ControlClient {
 
     async fn remove_elements(&self, elements: &BTreeSet<Element>) -> Result<(), RouterError> {
         self.done(Request::RemoveElements(elements.clone())).await
+    }
+
+    async fn count_verdicts(&self) -> Result<Vec<(Element, Counter)>, RouterError> {
+        match self.call(Request::CountVerdicts).await? {
+            Response::Verdicts(counters) => Ok(counters),
+            other => Err(unexpected("count verdicts", &other)),
+        }
     }
 
     async fn ensure_network(&self, plan: &NetworkPlan) -> Result<(), RouterError> {

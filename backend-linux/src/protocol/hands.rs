@@ -6,7 +6,7 @@ use holdfast_core::{
     id::{SandboxId, Slot},
     observed::RouterObserved,
     plan::{AttachmentPlan, NetworkPlan, SandboxPlan},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     world::Probe,
 };
 use std::collections::BTreeSet;
@@ -23,6 +23,8 @@ pub trait Hands {
     async fn add_elements(&mut self, elements: &BTreeSet<Element>) -> Result<(), RouterError>;
     /// See [`holdfast_core::world::Router::remove_elements`].
     async fn remove_elements(&mut self, elements: &BTreeSet<Element>) -> Result<(), RouterError>;
+    /// See [`holdfast_core::world::Router::count_verdicts`].
+    async fn count_verdicts(&mut self) -> Result<Vec<(Element, Counter)>, RouterError>;
     /// See [`holdfast_core::world::Router::ensure_network`].
     async fn ensure_network(&mut self, plan: &NetworkPlan) -> Result<(), RouterError>;
     /// See [`holdfast_core::world::Router::remove_network`].
@@ -51,6 +53,9 @@ impl Hands for RouterHands {
     }
     async fn remove_elements(&mut self, elements: &BTreeSet<Element>) -> Result<(), RouterError> {
         Self::remove_elements(self, elements).await
+    }
+    async fn count_verdicts(&mut self) -> Result<Vec<(Element, Counter)>, RouterError> {
+        Self::count_verdicts(self).await
     }
     async fn ensure_network(&mut self, plan: &NetworkPlan) -> Result<(), RouterError> {
         Self::ensure_network(self, plan).await

@@ -23,7 +23,7 @@ use holdfast_core::{
     id::{ProcessRef, SandboxId, Slot},
     observed::RouterObserved,
     plan::{AttachmentPlan, NetworkPlan, SandboxPlan},
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
     world::{Probe, Snapshot},
 };
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,8 @@ pub enum Request {
     AddElements(BTreeSet<Element>),
     /// See [`holdfast_core::world::Router::remove_elements`].
     RemoveElements(BTreeSet<Element>),
+    /// See [`holdfast_core::world::Router::count_verdicts`].
+    CountVerdicts,
     /// See [`holdfast_core::world::Router::ensure_network`].
     EnsureNetwork(NetworkPlan),
     /// See [`holdfast_core::world::Router::remove_network`].
@@ -85,6 +87,7 @@ impl Request {
             }
             Self::AddElements(elements) => ("add", format!("{} elements", elements.len())),
             Self::RemoveElements(elements) => ("remove", format!("{} elements", elements.len())),
+            Self::CountVerdicts => ("count", "verdicts".to_owned()),
             Self::EnsureNetwork(plan) => ("ensure", format!("network {}", plan.id)),
             Self::RemoveNetwork(plan) => ("remove", format!("network {}", plan.id)),
             Self::EnsureSandbox(plan) => ("ensure", format!("sandbox {}", plan.id)),
@@ -108,6 +111,8 @@ pub enum Response {
     Router(RouterObserved),
     /// Done, and read back.
     Done,
+    /// To [`Request::CountVerdicts`].
+    Verdicts(Vec<(Element, Counter)>),
     /// To [`Request::Probe`]: whether it was answered.
     Probed(bool),
     /// The queue is full, or there are too many connections: nothing was done.

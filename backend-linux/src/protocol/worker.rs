@@ -131,6 +131,7 @@ async fn work<H: Hands>(
 async fn carry_out<H: Hands>(hands: &mut H, request: Request, snapshots: &SnapshotFile) -> Response {
     let done = match request {
         Request::ObserveRouter => return response(hands.observe_router().await.map(Response::Router)),
+        Request::CountVerdicts => return response(hands.count_verdicts().await.map(Response::Verdicts)),
         Request::Probe(probe) => return response(hands.probe(&probe).await.map(Response::Probed)),
         Request::HandSnapshot(snapshot) => snapshots.replace(snapshot),
         Request::EnsureRuleset(ruleset) => hands.ensure_ruleset(&ruleset).await,

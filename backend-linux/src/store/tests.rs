@@ -35,6 +35,7 @@ fn node(slot_next: u32) -> NodeRecord {
         uplink: None,
         down: false,
         cures: BTreeMap::new(),
+        policy_classes: Default::default(),
     }
 }
 
@@ -50,6 +51,8 @@ fn network(id: &str, label: &str) -> NetworkRecord {
         prefix4: 24,
         gateway4: "10.0.0.1".parse().unwrap(),
         subnet6: "fd00:1:2:1::".parse().unwrap(),
+        prefix6: 64,
+        routed: Default::default(),
         gateway6: "fd00:1:2:1::1".parse().unwrap(),
         groups: BTreeMap::from([(Tenant::default(), 0)]),
         created: Wall(1),

@@ -17,7 +17,7 @@ use crate::{
 use holdfast_core::{
     error::{Class, UplinkError},
     id::ProcessRef,
-    observed::UplinkObserved,
+    observed::{HostObserved, UplinkObserved},
     record::{NamespaceId, PortRecord},
     spec::PortSpec,
     world::Uplink,
@@ -167,6 +167,15 @@ impl Uplink for LinuxUplink {
             Some(cause) => UplinkObserved::Broken(process, cause),
             None => UplinkObserved::Serving { process, ports: observed_ports(entries) },
         })
+    }
+
+    async fn observe_host(&self) -> Result<HostObserved, UplinkError> {
+        let fail = |class, cause: String| UplinkError::new(class, "look at", "the host", cause);
+        match tokio::task::spawn_blocking(crate::net::host::observe).await {
+            Ok(Ok(host)) => Ok(host),
+            Ok(Err(error)) => Err(fail(error.class, error.to_string())),
+            Err(error) => Err(fail(Class::Fatal, error.to_string())),
+        }
     }
 
     async fn start_uplink(&self, pin: &ProcessRef) -> Result<ProcessRef, UplinkError> {

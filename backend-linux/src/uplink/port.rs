@@ -1,5 +1,6 @@
 //! Ports of the host: whether one can be had, and whether it really is bound.
 
+use crate::net::host::unprivileged_port_first;
 use holdfast_core::{
     error::{Class, UplinkError},
     spec::{PortSpec, Protocol},
@@ -44,7 +45,7 @@ pub fn check_free(spec: &PortSpec) -> Result<(), UplinkError> {
             .map_err(|error| {
                 error.with_remedy(format!(
                 "choose a port from {} on, or lower it with `sysctl net.ipv4.ip_unprivileged_port_start={}`",
-                unprivileged_port_start(),
+                unprivileged_port_first(),
                 spec.host_port
             ))
             }),
@@ -55,12 +56,4 @@ pub fn check_free(spec: &PortSpec) -> Result<(), UplinkError> {
         }
         _ => fail(Class::Transient, error.to_string()),
     }
-}
-
-/// The lowest port that needs no privilege; ip(7), `ip_unprivileged_port_start`.
-fn unprivileged_port_start() -> u16 {
-    std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(1024)
 }

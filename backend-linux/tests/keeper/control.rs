@@ -60,6 +60,7 @@ pub fn answers_and_works() {
             to: SandboxId::from_raw("b"),
             address: [10, 0, 0, 1].into(),
             timeout_ms: 1,
+            ask: Default::default(),
         };
         assert!(client.probe(&probe).await.unwrap());
         // Recorded elsewhere: the same control is foreign.

@@ -74,6 +74,7 @@ pub fn probe(node: &Node, from: &Workload, to: &Workload, address: IpAddr, expec
         to: to.id().clone(),
         address,
         timeout_ms: u64::try_from(wait(expected).as_millis()).unwrap(),
+        ask: Default::default(),
     };
     node.wait(node.hands.probe(&probe)).unwrap()
 }

@@ -4,6 +4,7 @@ use super::{Violation, sandboxes};
 use crate::model::{Content, Node, Ns, Role};
 use holdfast_core::{
     bring_up::wants_plug,
+    driver::may_reach,
     id::SandboxId,
     record::{Desired, Records, RunState},
     ruleset::Ruleset,
@@ -170,18 +171,17 @@ pub fn reachable(node: &Node) -> Result<(), String> {
     let stacks: Vec<(Ns, &SandboxId)> = sandboxes(node).filter(|(_, id)| wanted.contains(*id)).collect();
     for (from, source) in &stacks {
         let Some(source) = records.sandboxes.get(*source) else { continue };
-        let groups: BTreeSet<u32> = source.attachments.iter().map(|attachment| attachment.group).collect();
         for (to, target) in &stacks {
             let Some(target) = records.sandboxes.get(*target) else { continue };
-            for attachment in target.attachments.iter().filter(|it| groups.contains(&it.group)) {
+            for attachment in &target.attachments {
                 for address in [IpAddr::V4(attachment.ipv4), IpAddr::V6(attachment.ipv6)] {
-                    if !node.can_reach(*from, *to, address) {
+                    if may_reach(records, source, address) && !node.can_reach(*from, *to, address) {
                         return Err(format!("{} does not reach {address} of {}", source.name, target.name));
                     }
                 }
             }
         }
-        let first = source.attachments.first().and_then(|first| records.networks.get(&first.network));
+        let first = source.primary().and_then(|first| records.networks.get(&first.network));
         if first.is_some_and(|network| !network.spec.internal) && !node.can_leave(*from) {
             return Err(format!("{} does not reach the outside", source.name));
         }

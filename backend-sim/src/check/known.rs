@@ -59,6 +59,7 @@ impl Known {
 
     fn add_records(&mut self, records: &Records) {
         self.bridges.extend(records.networks.values().map(|network| network.index));
+        self.elements.extend(holdfast_core::policy::elements(records));
         self.containers.extend(records.containers.keys().cloned());
         for sandbox in records.sandboxes.values() {
             self.sandboxes.insert(sandbox.id.clone());
@@ -67,6 +68,12 @@ impl Known {
             for attachment in &sandbox.attachments {
                 self.slots.insert(attachment.slot);
                 self.groups.insert((sandbox.id.clone(), attachment.group));
+                let network = records.networks.get(&attachment.network);
+                let peers = network.into_iter().flat_map(|network| &network.routed);
+                for peer in peers.filter_map(|peer| records.networks.get(peer)) {
+                    let group = peer.groups.get(&sandbox.tenant);
+                    self.groups.extend(group.map(|group| (sandbox.id.clone(), *group)));
+                }
                 self.group_of.insert(IpAddr::V4(attachment.ipv4), attachment.group);
                 self.group_of.insert(IpAddr::V6(attachment.ipv6), attachment.group);
             }
@@ -80,7 +87,9 @@ impl Known {
     fn add_step(&mut self, step: &Step) {
         match step {
             Step::EnsureRuleset(ruleset) => self.elements.extend(&ruleset.elements),
-            Step::AddElements(elements) | Step::RemoveElements(elements) => self.elements.extend(elements),
+            Step::AddElements(elements) | Step::EnsureElements(elements) | Step::RemoveElements(elements) => {
+                self.elements.extend(elements)
+            }
             Step::EnsureNetwork(plan) | Step::RemoveNetwork(plan) => drop(self.bridges.insert(plan.index)),
             Step::EnsureSandbox(plan) => drop(self.sandboxes.insert(plan.id.clone())),
             Step::RemoveSandbox(id) => drop(self.sandboxes.insert(id.clone())),
@@ -122,7 +131,7 @@ impl Known {
         match subject {
             Subject::Sandbox(id) => drop(self.sandboxes.insert(id.clone())),
             Subject::Container(id) => drop(self.containers.insert(id.clone())),
-            Subject::Network(_) | Subject::Node => {}
+            Subject::Network(_) | Subject::Policy | Subject::Node => {}
         }
     }
 }

@@ -10,7 +10,7 @@ use holdfast_core::{
     bring_up::wants_plug,
     cure::Cure,
     driver::BringUpReport,
-    id::{ContainerId, ProcessRef, SandboxId},
+    id::{ContainerId, NetworkId, ProcessRef, SandboxId},
     ops::request::RequestError,
     record::{ContainerRecord, Desired, Records, RunState, SandboxKind, SandboxRecord},
 };
@@ -194,8 +194,12 @@ fn touched(answers: &[Answer]) -> BTreeSet<String> {
             | Action::Remove(name)
             | Action::RemovePod(name) => drop(names.insert(name.clone())),
             Action::CreatePod(request) => drop(names.insert(request.name.clone())),
+            Action::Connect(_, request) => drop(names.insert(request.workload.clone())),
+            Action::Disconnect(_, workload) => drop(names.insert(workload.clone())),
             Action::CreateNetwork(_)
             | Action::RemoveNetwork(_)
+            | Action::AddRoute(..)
+            | Action::RemoveRoute(..)
             | Action::BringUp
             | Action::TakeDown
             | Action::Up
@@ -243,6 +247,10 @@ fn about(action: &Action) -> Option<(char, &str)> {
         Action::RemovePod(name) => Some(('p', name)),
         Action::CreateNetwork(request) => Some(('n', &request.name)),
         Action::RemoveNetwork(name) => Some(('n', name)),
+        // A workload's networks beside its life.
+        Action::Connect(_, request) => Some(('a', &request.workload)),
+        Action::Disconnect(_, workload) => Some(('a', workload)),
+        Action::AddRoute(one, _) | Action::RemoveRoute(one, _) => Some(('r', one)),
         Action::BringUp | Action::TakeDown | Action::Up | Action::Strike(_) => None,
     }
 }
@@ -254,6 +262,22 @@ fn pods(answers: &[Answer]) -> BTreeSet<(&str, &str)> {
         _ => None,
     });
     run.collect()
+}
+
+fn id_of<'a>(records: &'a Records, network: &str) -> Option<&'a NetworkId> {
+    records.networks.values().find(|record| record.name == network).map(|record| &record.id)
+}
+
+fn on_network(records: &Records, network: &str, workload: &str) -> bool {
+    let id = id_of(records, network);
+    let sandbox = records.sandboxes.values().find(|record| record.name == workload);
+    sandbox.is_some_and(|sandbox| sandbox.attachments.iter().any(|own| Some(&own.network) == id))
+}
+
+fn routed(records: &Records, one: &str, other: &str) -> bool {
+    let other = id_of(records, other);
+    let mut networks = records.networks.values();
+    networks.any(|record| record.name == one && other.is_some_and(|other| record.routed.contains(other)))
 }
 
 /// What was told to be done is so, unless something later was asked of the same thing, or of its pod.
@@ -307,6 +331,12 @@ fn answered(records: &Records, answers: &[Answer]) -> Result<(), String> {
                 network(&request.name).is_none()
             }
             (Action::RemoveNetwork(name), Some(Ok(()))) => network(name).is_none(),
+            (Action::Connect(on, request), Some(told)) => {
+                on_network(records, on, &request.workload) == told.is_ok()
+            }
+            (Action::Disconnect(on, workload), Some(Ok(()))) => !on_network(records, on, workload),
+            (Action::AddRoute(one, other), Some(Ok(()))) => routed(records, one, other),
+            (Action::RemoveRoute(one, other), Some(Ok(()))) => !routed(records, one, other),
             // Nobody was told: done or not done, but not half (the other invariants).
             _ => true,
         };

@@ -1,7 +1,11 @@
 //! Who reaches whom: computed from links, bridges and rules, never assumed.
 
 use super::{Node, Ns, Router, Veth};
-use holdfast_core::{id::Slot, ruleset::Element};
+use holdfast_core::{
+    id::Slot,
+    policy::{Flow, by_elements},
+    ruleset::Element,
+};
 use std::net::IpAddr;
 
 /// The host end of a veth with its pair.
@@ -87,6 +91,21 @@ fn passes(router: &Router, slot: Slot, source: &Veth, address: IpAddr) -> bool {
         return true;
     }
     let plan = &source.plan;
+    // An echo: what policies say of it goes before groups, of a source that is the link's own.
+    let (own, protocol) = match address {
+        IpAddr::V4(_) => (IpAddr::V4(plan.ipv4), 1),
+        IpAddr::V6(_) => (IpAddr::V6(plan.ipv6), 58),
+    };
+    match by_elements(&router.elements, own, address, Flow { protocol, port: 0 }) {
+        Some(false) => return false,
+        Some(true) => {
+            return match address {
+                IpAddr::V4(_) => router.elements.contains(&Element::Source4(slot, plan.mac, plan.ipv4)),
+                IpAddr::V6(_) => router.elements.contains(&Element::Source6(slot, plan.mac, plan.ipv6)),
+            };
+        }
+        None => {}
+    }
     match address {
         IpAddr::V4(address) => {
             router.elements.contains(&Element::Source4(slot, plan.mac, plan.ipv4))

@@ -7,7 +7,7 @@ use holdfast_core::{
     id::{SandboxId, Slot},
     observed::{BridgeObserved, PlugObserved, RouterObserved, RulesetObserved},
     plan::{AttachmentPlan, NetworkPlan, SandboxPlan},
-    ruleset::{Element, Ruleset, digest},
+    ruleset::{Counter, Element, Ruleset, digest},
     time::Span,
     world::{Probe, Router, Snapshot},
 };
@@ -110,6 +110,11 @@ impl Router for SimWorld {
         .await
     }
 
+    async fn count_verdicts(&self) -> Result<Vec<(Element, Counter)>, RouterError> {
+        // Packets are not simulated one by one: nothing has been counted.
+        self.ask("router.count_verdicts", String::new(), |_, _| Ok(Vec::new())).await
+    }
+
     async fn ensure_network(&self, plan: &NetworkPlan) -> Result<(), RouterError> {
         self.ask("router.ensure_network", plan.id.to_string(), |node, seat| {
             let bridge = Bridge { id: plan.id.clone(), plan: plan.clone() };
@@ -199,6 +204,7 @@ fn observe(node: &mut Node, seat: Seat) -> Result<RouterObserved, Refused> {
                 network_index: veth.port.then_some(veth.plan.network_index),
                 complete: veth.port,
                 peer: node.namespaces.inode(veth.inside),
+                default_route: Some(veth.plan.default_route),
             };
             (*slot, plug)
         });
@@ -221,6 +227,15 @@ fn same_key(one: &Element, other: &Element) -> bool {
         (Element::Group4(a, _), Element::Group4(b, _)) => a == b,
         (Element::Group6(a, _), Element::Group6(b, _)) => a == b,
         (Element::Forward4(protocol, port, ..), Element::Forward4(of, number, ..)) => {
+            (protocol, port) == (of, number)
+        }
+        (Element::Class4(a, _), Element::Class4(b, _)) => a == b,
+        (Element::Class6(a, _), Element::Class6(b, _)) => a == b,
+        // A range takes the place of those it overlaps with.
+        (Element::Outside4(a, b, _), Element::Outside4(c, d, _)) => a <= d && c <= b,
+        (Element::Outside6(a, b, _), Element::Outside6(c, d, _)) => a <= d && c <= b,
+        (Element::Verdict(a, _), Element::Verdict(b, _)) => a.overlaps(b),
+        (Element::Hairpin4(protocol, port, ..), Element::Hairpin4(of, number, ..)) => {
             (protocol, port) == (of, number)
         }
         _ => one == other,

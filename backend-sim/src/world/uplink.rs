@@ -5,7 +5,7 @@ use crate::model::{Content, Node, Process, Role};
 use holdfast_core::{
     error::{Class, UplinkError},
     id::ProcessRef,
-    observed::UplinkObserved,
+    observed::{HostObserved, UplinkObserved},
     record::PortRecord,
     world::Uplink,
 };
@@ -17,6 +17,13 @@ const UNPRIVILEGED_PORT_FIRST: u16 = 1_024;
 impl Uplink for SimWorld {
     async fn observe_uplink(&self, hint: Option<&ProcessRef>) -> Result<UplinkObserved, UplinkError> {
         self.step("uplink.observe", String::new(), at_once, |node| Ok(observe(node, hint))).await
+    }
+
+    async fn observe_host(&self) -> Result<HostObserved, UplinkError> {
+        // Nothing of it is simulated but the limit: routes and foreign ports are data of core's own tests.
+        let host =
+            HostObserved { unprivileged_port_first: UNPRIVILEGED_PORT_FIRST, ..HostObserved::default() };
+        self.step("uplink.observe_host", String::new(), at_once, |_| Ok(host)).await
     }
 
     async fn start_uplink(&self, pin: &ProcessRef) -> Result<ProcessRef, UplinkError> {

@@ -138,6 +138,9 @@ impl<'a> View<'a> {
                     if !self.is_plugged(plan.slot, plan.network_index, bound) {
                         cure = cure.max(Cure::Replugged);
                         steps.push(Step::Attach(plan));
+                    } else if !self.is_routed(plan.slot, plan.default_route) {
+                        // Half a disconnect: the link stays, its routes are put right.
+                        steps.push(Step::Attach(plan));
                     }
                 }
             }
@@ -163,11 +166,20 @@ impl<'a> View<'a> {
     }
 
     fn all_plugged(&self, sandbox: &SandboxRecord, netns: Option<NamespaceId>) -> bool {
+        let primary = sandbox.primary().map(|primary| primary.slot);
         sandbox.attachments.iter().all(|own| {
             // Without its network's record (quarantined) there is nothing it could be plugged into.
             let network = self.records.networks.get(&own.network);
-            network.is_none_or(|network| self.is_plugged(own.slot, network.index, netns))
+            network.is_none_or(|network| {
+                self.is_plugged(own.slot, network.index, netns)
+                    && self.is_routed(own.slot, Some(own.slot) == primary)
+            })
         })
+    }
+
+    fn is_routed(&self, slot: Slot, default_route: bool) -> bool {
+        let told = self.router.plugged.get(&slot).and_then(|plug| plug.default_route);
+        told.is_none_or(|told| told == default_route)
     }
 
     fn is_plugged(&self, slot: Slot, network_index: u16, netns: Option<NamespaceId>) -> bool {

@@ -2,6 +2,8 @@
 
 mod bring_up;
 mod expire;
+mod explain;
+mod listening;
 mod operation;
 mod perform;
 mod report;
@@ -11,11 +13,14 @@ mod take_down;
 mod verify;
 
 pub use bring_up::{PASSES_MAX, bring_up, observe};
+pub use explain::{Explained, explain, policy_counters};
+pub use listening::{PortState, ports};
 pub use report::{BringUpReport, Trigger};
 pub use request::{
-    create_network, create_pod, remove_container, remove_network, remove_pod, restart_container,
-    run_container, start_container, stop_container,
+    add_route, apply_policy, connect_network, create_network, create_pod, create_policy, disconnect_network,
+    prune_networks, remove_container, remove_network, remove_pod, remove_policy, remove_route,
+    restart_container, run_container, start_container, stop_container,
 };
 pub use session::{Session, node_from, open_session};
 pub use take_down::{DownReport, take_down};
-pub use verify::{ProbeResult, VerifyReport, may_reach, verify_networks};
+pub use verify::{ProbeResult, VerifyReport, may_reach, reaches, verify_networks};

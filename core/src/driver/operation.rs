@@ -38,6 +38,7 @@ pub(super) async fn run<W: World>(world: &W, operation: &OperationRecord) -> Res
             let undo_failures = match operation.resume {
                 // The failing step may have had half its effect: its undo is part of the way back.
                 Resume::Undo => backward(world, operation, done + 1).await,
+                Resume::Finish if operation.kind.stays_until_done() => orphan(world, operation, None).await,
                 Resume::Finish | Resume::Replan => close(world, operation, &operation.on_undone).await,
             };
             Err(OperationError { cause: Box::new(cause), step, undo_failures })
@@ -66,7 +67,11 @@ pub(super) async fn resume<W: World>(world: &W, operation: &OperationRecord) -> 
             Ok(()) => Vec::new(),
             Err((cause, step, _)) => {
                 let mut failures = alloc::vec![format!("{step} failed: {cause}")];
-                failures.extend(close(world, operation, &operation.on_undone).await);
+                failures.extend(if operation.kind.stays_until_done() {
+                    orphan(world, operation, None).await
+                } else {
+                    close(world, operation, &operation.on_undone).await
+                });
                 failures
             }
         },
@@ -139,20 +144,23 @@ async fn backward<W: World>(world: &W, operation: &OperationRecord, count: u32) 
         return close(world, operation, &operation.on_undone).await;
     }
     // What could not be undone stays on record, so that nothing it holds is handed out again.
-    let orphan = commit(world, Durability::Power, |records| {
+    failures.extend(orphan(world, operation, Some(Phase::Backward { left: count })).await);
+    failures
+}
+
+/// Leaves an operation in the journal for the next bring-up, in another phase or in the one it is recorded in.
+async fn orphan<W: World>(world: &W, operation: &OperationRecord, phase: Option<Phase>) -> Vec<String> {
+    let kept = commit(world, Durability::Power, |records| {
         let kept = records.operations.get(&operation.id).cloned();
         kept.into_iter()
             .map(|mut kept| {
-                kept.phase = Phase::Backward { left: count };
+                kept.phase = phase.unwrap_or(kept.phase);
                 kept.daemon_generation = 0;
                 Change::Operation(kept)
             })
             .collect()
     });
-    if let Err(error) = orphan.await {
-        failures.push(format!("{error}"));
-    }
-    failures
+    kept.await.err().map(|error| format!("{error}")).into_iter().collect()
 }
 
 /// The longest that elements wait for a repair of the node; what it then puts back, the next pass takes out.

@@ -77,7 +77,9 @@ pub(super) async fn perform<W: World>(world: &W, step: &Step) -> Result<Fact, Wo
 async fn perform_in_router<W: World>(world: &W, step: &Step) -> Result<Fact, WorldError> {
     match step {
         Step::EnsureRuleset(ruleset) => done(world.ensure_ruleset(ruleset).await),
-        Step::AddElements(elements) => done(world.add_elements(elements).await),
+        Step::AddElements(elements) | Step::EnsureElements(elements) => {
+            done(world.add_elements(elements).await)
+        }
         Step::RemoveElements(elements) => done(world.remove_elements(elements).await),
         Step::EnsureNetwork(plan) => done(world.ensure_network(plan).await),
         Step::RemoveNetwork(plan) => done(world.remove_network(plan).await),

@@ -2,18 +2,23 @@
 
 use super::{operation, session::Session};
 use crate::{
-    error::{Refusal, RefusalCode},
+    error::{OperationError, Refusal, RefusalCode},
+    id::{PolicyId, SandboxId},
     journal::{OperationRecord, Subject},
+    observed::HostObserved,
     ops::{
-        self, Admission, Stamp, container, network, pod,
-        request::{NetworkRequest, PodRequest, RemoveRequest, RequestError, RunRequest, StopRequest},
-        snapshot,
+        self, Admission, Stamp, connect, container, network, pod, policy,
+        request::{
+            ConnectRequest, DisconnectRequest, NetworkRequest, PodRequest, PolicyRequest, PolicyTarget,
+            RemoveRequest, RequestError, RunRequest, StopRequest,
+        },
+        route, snapshot,
     },
     record::{Change, ContainerRecord, NetworkRecord, Records, SandboxRecord},
     time::Span,
     world::{Durability, World},
 };
-use alloc::{boxed::Box, format};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 
 /// How long a request waits for another operation on the same object.
 const BUSY_WAIT: Span = Span::from_secs(60);
@@ -28,10 +33,35 @@ enum Refused {
     Busy(Refusal),
 }
 
+/// Admits a request that takes subnets or ports: what the host has of them is looked at first.
+async fn carry_out_on_host<W: World, T: Send + Clone>(
+    world: &W,
+    session: &Session,
+    admit: impl Fn(&Records, &Stamp) -> Result<Admission<T>, Refusal> + Send + Sync,
+) -> Result<T, RequestError> {
+    let host = world.observe_host().await.map_err(|cause| {
+        RequestError::Failed(OperationError {
+            cause: Box::new(cause.into()),
+            step: String::from("look at the host's routes and ports"),
+            undo_failures: Vec::new(),
+        })
+    })?;
+    carry_out_with(world, session, host, admit).await
+}
+
 /// Admits a request, waiting for operations in its way, and runs it.
 async fn carry_out<W: World, T: Send + Clone>(
     world: &W,
     session: &Session,
+    admit: impl Fn(&Records, &Stamp) -> Result<Admission<T>, Refusal> + Send + Sync,
+) -> Result<T, RequestError> {
+    carry_out_with(world, session, HostObserved::default(), admit).await
+}
+
+async fn carry_out_with<W: World, T: Send + Clone>(
+    world: &W,
+    session: &Session,
+    host: HostObserved,
     admit: impl Fn(&Records, &Stamp) -> Result<Admission<T>, Refusal> + Send + Sync,
 ) -> Result<T, RequestError> {
     let deadline = world.now().after(BUSY_WAIT);
@@ -39,7 +69,8 @@ async fn carry_out<W: World, T: Send + Clone>(
     loop {
         let mut random = [0_u8; 32];
         world.fill(&mut random);
-        let stamp = Stamp { random, wall: world.wall(), daemon_generation: session.daemon_generation };
+        let (wall, daemon_generation) = (world.wall(), session.daemon_generation);
+        let stamp = Stamp { host: host.clone(), random, wall, daemon_generation };
         let admitted =
             world.transact(Durability::Power, |records| begin(records, admit(records, &stamp))).await?;
         match admitted {
@@ -73,7 +104,9 @@ fn begin<T>(records: &Records, admission: Result<Admission<T>, Refusal>) -> Resu
             Some(open) if open.subjects.contains(&Subject::Node) => Err(busy(open)),
             _ => Ok((alloc::vec::Vec::new(), (None, about))),
         },
-        Admission::Run { operation, mut changes, uses, about } => {
+        Admission::Run { operation, mut changes, mut uses, about } => {
+            // Its steps were made from the rules as they are.
+            uses.push(Subject::Policy);
             if let Some(open) = ops::blocker(records, &operation.subjects, &uses) {
                 return Err(busy(open));
             }
@@ -116,7 +149,12 @@ pub async fn run_container<W: World>(
     session: &Session,
     request: &RunRequest,
 ) -> Result<ContainerRecord, RequestError> {
-    let id = carry_out(world, session, |records, stamp| container::run(records, request, stamp)).await?;
+    let admit = |records: &Records, stamp: &Stamp| container::run(records, request, stamp);
+    let id = if request.ports.is_empty() {
+        carry_out(world, session, admit).await?
+    } else {
+        carry_out_on_host(world, session, admit).await?
+    };
     container_record(world, &id).await
 }
 
@@ -190,9 +228,55 @@ pub async fn create_pod<W: World>(
     session: &Session,
     request: &PodRequest,
 ) -> Result<SandboxRecord, RequestError> {
-    let id = carry_out(world, session, |records, stamp| pod::create(records, request, stamp)).await?;
-    let found = world.read(|records| records.sandboxes.get(&id).cloned()).await;
-    found.ok_or_else(|| Refusal::new(RefusalCode::NotFound, format!("pod {id} was removed meanwhile")).into())
+    let admit = |records: &Records, stamp: &Stamp| pod::create(records, request, stamp);
+    let id = if request.ports.is_empty() {
+        carry_out(world, session, admit).await?
+    } else {
+        carry_out_on_host(world, session, admit).await?
+    };
+    sandbox_record(world, &id).await
+}
+
+async fn sandbox_record<W: World>(world: &W, id: &SandboxId) -> Result<SandboxRecord, RequestError> {
+    let found = world.read(|records| records.sandboxes.get(id).cloned()).await;
+    found.ok_or_else(|| {
+        Refusal::new(RefusalCode::NotFound, format!("workload {id} was removed meanwhile")).into()
+    })
+}
+
+/// `network connect`: the new interface works when it comes back.
+///
+/// # Errors
+/// Refused, or failed and taken back.
+pub async fn connect_network<W: World>(
+    world: &W,
+    session: &Session,
+    network: &str,
+    request: &ConnectRequest,
+) -> Result<SandboxRecord, RequestError> {
+    let admit = |records: &Records, stamp: &Stamp| connect::connect(records, network, request, stamp);
+    let id = carry_out(world, session, admit).await?;
+    sandbox_record(world, &id).await
+}
+
+/// `network disconnect`.
+///
+/// # Errors
+/// Refused or failed; what failed is still connected.
+pub async fn disconnect_network<W: World>(
+    world: &W,
+    session: &Session,
+    network: &str,
+    request: &DisconnectRequest,
+) -> Result<SandboxRecord, RequestError> {
+    let admit = |records: &Records, stamp: &Stamp| connect::disconnect(records, network, request, stamp);
+    let id = carry_out(world, session, admit).await?;
+    let rerouted = carry_out(world, session, |records, stamp| connect::reroute(records, &id, stamp)).await;
+    if let Err(error) = rerouted {
+        // The disconnect is done: the next bring-up sees where the routes lead.
+        tracing::warn!(error = %error, "default routes not led to another interface yet");
+    }
+    sandbox_record(world, &id).await
 }
 
 /// `pod rm`.
@@ -217,7 +301,8 @@ pub async fn create_network<W: World>(
     session: &Session,
     request: &NetworkRequest,
 ) -> Result<NetworkRecord, RequestError> {
-    let id = carry_out(world, session, |records, stamp| network::create(records, request, stamp)).await?;
+    let id =
+        carry_out_on_host(world, session, |records, stamp| network::create(records, request, stamp)).await?;
     let found = world.read(|records| records.networks.get(&id).cloned()).await;
     found.ok_or_else(|| {
         Refusal::new(RefusalCode::NotFound, format!("network {id} was removed meanwhile")).into()
@@ -230,4 +315,93 @@ pub async fn create_network<W: World>(
 /// Refused or failed.
 pub async fn remove_network<W: World>(world: &W, session: &Session, name: &str) -> Result<(), RequestError> {
     carry_out(world, session, |records, stamp| network::remove(records, name, stamp)).await
+}
+
+/// `network route add`.
+///
+/// # Errors
+/// Refused, or failed and taken back.
+pub async fn add_route<W: World>(
+    world: &W,
+    session: &Session,
+    one: &str,
+    other: &str,
+) -> Result<(), RequestError> {
+    carry_out(world, session, |records, stamp| route::add(records, one, other, stamp)).await
+}
+
+/// `network route rm`.
+///
+/// # Errors
+/// Refused or failed.
+pub async fn remove_route<W: World>(
+    world: &W,
+    session: &Session,
+    one: &str,
+    other: &str,
+) -> Result<(), RequestError> {
+    carry_out(world, session, |records, stamp| route::remove(records, one, other, stamp)).await
+}
+
+/// `policy allow`, `policy deny`, `policy default`.
+///
+/// # Errors
+/// Refused; or failed, and then the next bring-up finishes it.
+pub async fn create_policy<W: World>(
+    world: &W,
+    session: &Session,
+    request: &PolicyRequest,
+) -> Result<Vec<PolicyId>, RequestError> {
+    carry_out(world, session, |records, stamp| policy::create(records, request, stamp)).await
+}
+
+/// `policy apply`.
+///
+/// # Errors
+/// As [`create_policy`].
+pub async fn apply_policy<W: World>(
+    world: &W,
+    session: &Session,
+    document: &serde_json::Value,
+) -> Result<Vec<PolicyId>, RequestError> {
+    carry_out(world, session, |records, stamp| policy::apply(records, document, stamp)).await
+}
+
+/// `policy rm`.
+///
+/// # Errors
+/// As [`create_policy`].
+pub async fn remove_policy<W: World>(
+    world: &W,
+    session: &Session,
+    target: &PolicyTarget,
+) -> Result<Vec<PolicyId>, RequestError> {
+    carry_out(world, session, |records, stamp| policy::remove(records, target, stamp)).await
+}
+
+/// `network prune`: removes what nobody uses, one by one, and says what. One that came into use meanwhile stays.
+///
+/// # Errors
+/// The first failure; what was removed before stays removed.
+pub async fn prune_networks<W: World>(
+    world: &W,
+    session: &Session,
+) -> Result<alloc::vec::Vec<String>, RequestError> {
+    let named = |records: &Records| -> Vec<(String, String)> {
+        let unused = network::unused(records).into_iter();
+        unused
+            .filter_map(|id| Some((String::from(id.as_str()), records.networks.get(&id)?.name.clone())))
+            .collect()
+    };
+    let mut removed = Vec::new();
+    for (id, name) in world.read(named).await {
+        match remove_network(world, session, &id).await {
+            Ok(()) => removed.push(name),
+            Err(RequestError::Refused(refusal))
+                if matches!(refusal.code, RefusalCode::InUse | RefusalCode::NotFound | RefusalCode::Busy) => {
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(removed)
 }

@@ -5,6 +5,7 @@ use crate::{
     error::WorldError,
     id::{self, NetworkId},
     journal::OperationRecord,
+    observed::HostObserved,
     ops::network,
     plan::Step,
     record::{Change, NetworkRecord, NodeRecord, Records, SandboxRecord},
@@ -28,6 +29,15 @@ pub async fn open_session<W: World>(world: &W) -> Result<Session, WorldError> {
     let mut random = [0_u8; 11];
     world.fill(&mut random);
     let wall = world.wall();
+    // A host that cannot be looked at is no reason not to begin: the default network's subnet is checked by nobody
+    // else, and chosen from a pool that is rarely used.
+    let host = match world.observe_host().await {
+        Ok(host) => host,
+        Err(error) => {
+            tracing::warn!(error = %error, "the host's networks are not known");
+            HostObserved::default()
+        }
+    };
     let opened = world
         .transact(Durability::Power, |records: &Records| {
             let mut changes = Vec::new();
@@ -38,7 +48,7 @@ pub async fn open_session<W: World>(world: &W) -> Result<Session, WorldError> {
                 let [.., a, b, c, d, e, f] = random;
                 let id = NetworkId::from_raw(id::new_id([a, b, c, d, e, f]));
                 // Taken from the pool like any other; without a free subnet the node works without it.
-                if let Ok(record) = network::default_record(records, &mut node, id, wall) {
+                if let Ok(record) = network::default_record(records, &mut node, &host, id, wall) {
                     changes.push(Change::Network(record));
                 }
             }
@@ -82,6 +92,7 @@ pub fn node_from(records: &Records, random: [u8; 11]) -> NodeRecord {
         uplink: None,
         down: false,
         cures: BTreeMap::new(),
+        policy_classes: Default::default(),
     }
 }
 
@@ -99,7 +110,8 @@ impl Held {
     fn network(&mut self, network: &NetworkRecord) {
         self.index = self.index.max(Some(network.index));
         self.group = self.group.max(network.groups.values().max().copied());
-        self.subnet6 = self.subnet6.or(Some(network.subnet6));
+        // One that the user named tells nothing of the node's own prefix.
+        self.subnet6 = self.subnet6.or(network.spec.subnet6.is_none().then_some(network.subnet6));
     }
 
     fn sandbox(&mut self, sandbox: &SandboxRecord) {

@@ -3,7 +3,7 @@
 
 use super::{
     Admission, Stamp, blocker, find,
-    pod::{NewSandbox, SandboxRequest, new_sandbox, require_free_name},
+    pod::{NewSandbox, SandboxRequest, new_sandbox, require_free_name, verdicts_first},
     require_up, resolve,
 };
 use crate::{
@@ -71,14 +71,17 @@ pub fn run(
         name: &name,
         tenant: request.tenant.as_deref(),
         networks: &request.networks,
+        addresses: &request.addresses,
         ports: &request.ports,
         hostname: request.hostname.as_deref(),
         labels: request.labels.clone(),
     };
-    let NewSandbox { record: sandbox, mut changes, uses } = new_sandbox(records, &sandbox, stamp)?;
+    let NewSandbox { record: sandbox, mut changes, uses, after } = new_sandbox(records, &sandbox, stamp)?;
     let record = container(&sandbox);
     changes.push(Change::Container(record.clone()));
-    let mut steps = steps::sandbox_up(records, &sandbox, None);
+    let after = after.as_ref().unwrap_or(records);
+    let mut steps = verdicts_first(after);
+    steps.extend(steps::sandbox_up(after, &sandbox, None));
     steps.push(Step::StartContainer(steps::container_plan(records, &sandbox, &record)));
     let subjects = alloc::vec![subject, Subject::Sandbox(sandbox.id.clone())];
     let mut operation = stamp.operation(OperationKind::RunContainer, &name, subjects, steps);
@@ -102,6 +105,9 @@ fn refuse_with_pod(request: &RunRequest) -> Result<(), Refusal> {
     };
     if !request.networks.is_empty() {
         return belongs("--network");
+    }
+    if !request.addresses.is_empty() {
+        return belongs("--ip, --ip6 and --mac");
     }
     if !request.ports.is_empty() {
         return belongs("--publish");

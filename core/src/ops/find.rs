@@ -73,3 +73,34 @@ pub fn image<'a>(records: &'a Records, wanted: &str) -> Result<&'a ImageRecord, 
     let named = |it: &ImageRecord| it.names.iter().any(|name| name == wanted || *name == latest);
     one("image", "image ls", wanted, records.images.values(), named, |it| it.id.as_str())
 }
+
+/// A container's own sandbox, or a pod, by the name of either.
+///
+/// # Errors
+/// `NotFound`; `Invalid` when ambiguous, and for a member of a pod, naming the pod.
+pub fn workload<'a>(records: &'a Records, wanted: &str) -> Result<&'a SandboxRecord, Refusal> {
+    let missing = match pod(records, wanted) {
+        Ok(pod) => return Ok(pod),
+        Err(refusal) if refusal.code != RefusalCode::NotFound => return Err(refusal),
+        Err(refusal) => refusal,
+    };
+    let container = match container(records, wanted) {
+        Ok(container) => container,
+        Err(refusal) if refusal.code != RefusalCode::NotFound => return Err(refusal),
+        Err(_) => {
+            let detail = missing.detail.replace("no pod", "no container and no pod");
+            return Err(Refusal::new(RefusalCode::NotFound, detail));
+        }
+    };
+    match records.sandboxes.get(&container.sandbox) {
+        Some(sandbox) if sandbox.kind == SandboxKind::Container => Ok(sandbox),
+        Some(pod) => {
+            let detail = format!(
+                "{} is a member of pod {}, whose network it shares; name the pod",
+                container.name, pod.name
+            );
+            Err(Refusal::new(RefusalCode::Invalid, detail))
+        }
+        None => Err(not_found("sandbox of container", wanted, "status")),
+    }
+}

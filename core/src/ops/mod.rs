@@ -3,19 +3,23 @@
 //! An admission is a pure function from records and request to an operation and the changes that begin it.
 //! Open operations are the locks: one that works on what another works on is not admitted yet.
 
+pub mod connect;
 pub mod container;
 pub mod find;
 pub mod image;
 pub mod network;
 pub mod pod;
+pub mod policy;
 pub mod request;
 pub mod resolve;
+pub mod route;
 
 use crate::{
     bring_up::wants_plug,
     error::{Refusal, RefusalCode},
     id::{self, OperationId},
     journal::{OperationKind, OperationRecord, Phase, Resume, Subject},
+    observed::HostObserved,
     plan::Step,
     record::{Change, Records},
     ruleset::Ruleset,
@@ -26,8 +30,10 @@ use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use core::net::IpAddr;
 
 /// What an admission may use besides records and request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Stamp {
+    /// What of the host must be kept clear of; empty for requests that take nothing of it.
+    pub host: HostObserved,
     /// Fresh random bytes.
     pub random: [u8; 32],
     /// Now, for people.
@@ -149,7 +155,7 @@ pub fn snapshot(records: &Records, daemon_generation: u64) -> Snapshot {
         name: network.name.clone(),
         gateways: alloc::vec![
             (IpAddr::V4(network.gateway4), network.prefix4),
-            (IpAddr::V6(network.gateway6), 64)
+            (IpAddr::V6(network.gateway6), network.prefix6)
         ],
     });
     Snapshot {

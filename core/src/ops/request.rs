@@ -1,7 +1,9 @@
 //! What a user can ask for, as the API carries it.
 
 use crate::{
+    alloc_address::Wanted,
     error::{OperationError, Refusal, StoreError},
+    policy::{PolicyAction, PortMatch},
     spec::{BindMount, NetworkSpec, PortSpec, RestartPolicy},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
@@ -36,6 +38,9 @@ pub struct RunRequest {
     /// Networks by name; empty is the default network; not with a pod.
     #[serde(default)]
     pub networks: Vec<String>,
+    /// Declared addresses, by a name in `networks` (or of the default network).
+    #[serde(default)]
+    pub addresses: BTreeMap<String, Wanted>,
     /// Published ports; not with a pod.
     #[serde(default)]
     pub ports: Vec<PortSpec>,
@@ -89,6 +94,9 @@ pub struct PodRequest {
     /// Networks by name; empty is the default network.
     #[serde(default)]
     pub networks: Vec<String>,
+    /// Declared addresses, by a name in `networks` (or of the default network).
+    #[serde(default)]
+    pub addresses: BTreeMap<String, Wanted>,
     /// Published ports.
     #[serde(default)]
     pub ports: Vec<PortSpec>,
@@ -109,6 +117,53 @@ pub struct NetworkRequest {
     /// The rest.
     #[serde(default)]
     pub spec: NetworkSpec,
+}
+
+/// `holdfast network connect`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectRequest {
+    /// A container that is no pod's member, or a pod.
+    pub workload: String,
+    /// Declared addresses.
+    #[serde(default)]
+    pub addresses: Wanted,
+}
+
+/// `holdfast network disconnect`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DisconnectRequest {
+    /// A container that is no pod's member, or a pod.
+    pub workload: String,
+}
+
+/// `holdfast policy allow`, `deny`, `default`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRequest {
+    /// Name; `None` gets one.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// What it does.
+    pub action: PolicyAction,
+    /// Who sends, any of them: see [`crate::ops::policy::peer`]; empty is anybody.
+    #[serde(default)]
+    pub from: Vec<String>,
+    /// Who receives, likewise.
+    #[serde(default)]
+    pub to: Vec<String>,
+    /// What, any of them; empty is everything.
+    #[serde(default)]
+    pub ports: Vec<PortMatch>,
+}
+
+/// `holdfast policy rm`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyTarget {
+    /// A rule by name or identity, or a document.
+    pub name: String,
 }
 
 /// `holdfast stop`, `holdfast restart`.

@@ -4,7 +4,7 @@
 //! refused; one that does not parse is corrupt. None of these is ever read as empty.
 
 use super::{Change, ContainerRecord, ImageRecord, NetworkRecord, NodeRecord, SandboxRecord};
-use crate::journal::OperationRecord;
+use crate::{journal::OperationRecord, policy::PolicyRecord};
 use alloc::{
     borrow::ToOwned,
     format,
@@ -30,12 +30,21 @@ pub enum Kind {
     Image,
     /// [`OperationRecord`].
     Operation,
+    /// [`PolicyRecord`].
+    Policy,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 6] =
-        [Self::Node, Self::Network, Self::Sandbox, Self::Container, Self::Image, Self::Operation];
+    pub const ALL: [Self; 7] = [
+        Self::Node,
+        Self::Network,
+        Self::Sandbox,
+        Self::Container,
+        Self::Image,
+        Self::Operation,
+        Self::Policy,
+    ];
 
     /// As stored.
     pub fn as_str(self) -> &'static str {
@@ -46,6 +55,7 @@ impl Kind {
             Self::Container => "container",
             Self::Image => "image",
             Self::Operation => "operation",
+            Self::Policy => "policy",
         }
     }
 
@@ -68,9 +78,15 @@ type Upgrade = fn(&mut Value);
 /// golden file in `core/golden` that a test walks through the chain.
 fn upgrades(kind: Kind) -> &'static [Upgrade] {
     match kind {
-        Kind::Node | Kind::Network | Kind::Sandbox | Kind::Container | Kind::Image | Kind::Operation => &[],
+        // Subnets, gateways and ranges of both families, routes; the primary interface; classes of policies; a
+        // container that goes with its end. Absent, they are what they were.
+        Kind::Node | Kind::Network | Kind::Sandbox | Kind::Container | Kind::Operation => &[as_it_was],
+        Kind::Image | Kind::Policy => &[],
     }
 }
+
+/// An upgrade by defaults alone: an absent field says what builds before it did.
+fn as_it_was(_: &mut Value) {}
 
 /// A record as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +145,8 @@ pub fn encode(change: &Change) -> Encoded {
         Change::Sandbox(record) => body(Kind::Sandbox, record.id.as_str(), record),
         Change::Container(record) => body(Kind::Container, record.id.as_str(), record),
         Change::Image(record) => body(Kind::Image, record.id.as_str(), record),
+        Change::Policy(record) => body(Kind::Policy, record.id.as_str(), record),
+        Change::RemovePolicy(id) => removal(Kind::Policy, id.as_str()),
         Change::Operation(record) => body(Kind::Operation, record.id.as_str(), record),
         Change::RemoveNetwork(id) => removal(Kind::Network, id.as_str()),
         Change::RemoveSandbox(id) => removal(Kind::Sandbox, id.as_str()),
@@ -163,6 +181,7 @@ pub fn decode(kind: Kind, version: u32, body: &str) -> Result<Change, DecodeErro
         Kind::Sandbox => Change::Sandbox(read::<SandboxRecord>(value)?),
         Kind::Container => Change::Container(read::<ContainerRecord>(value)?),
         Kind::Image => Change::Image(read::<ImageRecord>(value)?),
+        Kind::Policy => Change::Policy(read::<PolicyRecord>(value)?),
         Kind::Operation => Change::Operation(read::<OperationRecord>(value)?),
     })
 }

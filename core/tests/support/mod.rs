@@ -37,7 +37,7 @@ pub fn stamp(seed: u8) -> Stamp {
     for (number, byte) in (0_u8..).zip(random.iter_mut()) {
         *byte = seed.wrapping_mul(31).wrapping_add(number.wrapping_mul(7));
     }
-    Stamp { random, wall: WALL, daemon_generation: 1 }
+    Stamp { host: Default::default(), random, wall: WALL, daemon_generation: 1 }
 }
 
 pub fn namespaces() -> NamespaceIds {
@@ -60,9 +60,16 @@ pub fn node() -> Records {
         uplink: Some(process(12)),
         down: false,
         cures: BTreeMap::new(),
+        policy_classes: Default::default(),
     };
-    let default =
-        network::default_record(&records, &mut node, NetworkId::from_raw("net-default"), WALL).unwrap();
+    let default = network::default_record(
+        &records,
+        &mut node,
+        &Default::default(),
+        NetworkId::from_raw("net-default"),
+        WALL,
+    )
+    .unwrap();
     records.apply(Change::Node(node));
     records.apply(Change::Network(default));
     records
@@ -75,6 +82,7 @@ pub fn request(name: &str) -> RunRequest {
         pod: None,
         tenant: None,
         networks: vec![],
+        addresses: Default::default(),
         ports: vec![],
         command: vec!["sleep".into(), "1".into()],
         entrypoint: None,
@@ -150,7 +158,12 @@ pub fn whole_router(records: &Records) -> RouterObserved {
             let index = records.networks[&own.network].index;
             plugged.insert(
                 own.slot,
-                PlugObserved { network_index: Some(index), complete: true, peer: Some(netns) },
+                PlugObserved {
+                    network_index: Some(index),
+                    complete: true,
+                    peer: Some(netns),
+                    default_route: None,
+                },
             );
         }
     }

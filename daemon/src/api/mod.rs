@@ -7,6 +7,7 @@ mod images;
 mod networks;
 mod node;
 mod pods;
+pub mod policies;
 pub mod problem;
 pub mod server;
 mod streams;
@@ -17,7 +18,7 @@ use axum::{
     Router,
     extract::DefaultBodyLimit,
     http::{Method, Uri},
-    routing::{get, post},
+    routing::{delete, get, post, put},
 };
 use holdfast_core::{driver::Session, ops::request::RequestError};
 use problem::Problem;
@@ -70,6 +71,18 @@ pub fn router<N: Node>(app: Arc<App<N>>) -> Router {
         .route("/v1/pods/{name}", get(pods::inspect::<N>).delete(pods::remove::<N>))
         .route("/v1/networks", get(networks::list::<N>).post(networks::create::<N>))
         .route("/v1/networks/verify", post(networks::verify::<N>))
+        .route("/v1/networks/prune", post(networks::prune::<N>))
+        .route("/v1/networks/{name}/connect", post(networks::connect::<N>))
+        .route("/v1/networks/{name}/disconnect", post(networks::disconnect::<N>))
+        .route(
+            "/v1/networks/{name}/routes/{other}",
+            put(networks::add_route::<N>).delete(networks::remove_route::<N>),
+        )
+        .route("/v1/policies", get(policies::list::<N>).post(policies::create::<N>))
+        .route("/v1/policies/apply", post(policies::apply::<N>))
+        .route("/v1/policies/{name}", delete(policies::remove::<N>))
+        .route("/v1/why", get(policies::why::<N>))
+        .route("/v1/ports/{name}", get(networks::ports::<N>))
         .route("/v1/networks/{name}", get(networks::inspect::<N>).delete(networks::remove::<N>))
         .route("/v1/images", get(images::list::<N>).post(images::load::<N>))
         // A reference such as `registry/busybox:latest` holds slashes.

@@ -4,7 +4,7 @@ use super::{
     App,
     body::Body,
     problem::Problem,
-    types::{NetworkDetails, NetworkView, VerifyRequest},
+    types::{AddressView, NetworkDetails, NetworkView, VerifyRequest},
 };
 use crate::node::world::Node;
 use axum::{
@@ -13,9 +13,9 @@ use axum::{
     http::StatusCode,
 };
 use holdfast_core::{
-    driver::{self, VerifyReport},
+    driver::{self, PortState, VerifyReport},
     ops::find,
-    ops::request::NetworkRequest,
+    ops::request::{ConnectRequest, DisconnectRequest, NetworkRequest},
     record::Records,
 };
 use std::sync::Arc;
@@ -63,6 +63,67 @@ pub async fn remove<N: Node>(
     app.operate(|app| async move { driver::remove_network(&*app.world, &app.session, &reference).await })
         .await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// `POST /v1/networks/prune`: the names of those that were removed.
+pub async fn prune<N: Node>(State(app): Shared<N>) -> Result<Json<Vec<String>>, Problem> {
+    app.operate(|app| async move { driver::prune_networks(&*app.world, &app.session).await }).await.map(Json)
+}
+
+/// `POST /v1/networks/{name}/connect`: where the workload is plugged in then.
+pub async fn connect<N: Node>(
+    State(app): Shared<N>,
+    Path(network): Path<String>,
+    Body(request): Body<ConnectRequest>,
+) -> Result<Json<Vec<AddressView>>, Problem> {
+    let sandbox = app
+        .operate(
+            |app| async move { driver::connect_network(&*app.world, &app.session, &network, &request).await },
+        )
+        .await?;
+    Ok(Json(app.world.read(|records| AddressView::all(records, Some(&sandbox))).await))
+}
+
+/// `POST /v1/networks/{name}/disconnect`: where the workload is plugged in then.
+pub async fn disconnect<N: Node>(
+    State(app): Shared<N>,
+    Path(network): Path<String>,
+    Body(request): Body<DisconnectRequest>,
+) -> Result<Json<Vec<AddressView>>, Problem> {
+    let sandbox = app
+        .operate(|app| async move {
+            driver::disconnect_network(&*app.world, &app.session, &network, &request).await
+        })
+        .await?;
+    Ok(Json(app.world.read(|records| AddressView::all(records, Some(&sandbox))).await))
+}
+
+/// `PUT /v1/networks/{name}/routes/{other}`.
+pub async fn add_route<N: Node>(
+    State(app): Shared<N>,
+    Path((one, other)): Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    app.operate(|app| async move { driver::add_route(&*app.world, &app.session, &one, &other).await })
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `DELETE /v1/networks/{name}/routes/{other}`.
+pub async fn remove_route<N: Node>(
+    State(app): Shared<N>,
+    Path((one, other)): Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    app.operate(|app| async move { driver::remove_route(&*app.world, &app.session, &one, &other).await })
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `GET /v1/ports/{name}`: published ports of a container or a pod, as the uplink really has them.
+pub async fn ports<N: Node>(
+    State(app): Shared<N>,
+    Path(workload): Path<String>,
+) -> Result<Json<Vec<PortState>>, Problem> {
+    Ok(Json(driver::ports(&*app.world, &workload).await?))
 }
 
 /// `POST /v1/networks/verify`.

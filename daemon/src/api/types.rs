@@ -79,7 +79,8 @@ impl AddressView {
         }
     }
 
-    fn all(records: &Records, sandbox: Option<&SandboxRecord>) -> Vec<Self> {
+    /// All of a workload.
+    pub fn all(records: &Records, sandbox: Option<&SandboxRecord>) -> Vec<Self> {
         sandbox
             .map_or(&[][..], |sandbox| &sandbox.attachments)
             .iter()
@@ -273,6 +274,15 @@ pub struct NetworkView {
     pub gateway6: Ipv6Addr,
     /// Without a way out.
     pub internal: bool,
+    /// Never routed.
+    #[serde(default)]
+    pub isolate: bool,
+    /// The only tenant that may use it.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// Names of the networks it is routed to.
+    #[serde(default)]
+    pub routed: Vec<String>,
     /// Pods and containers plugged into it, with their IPv4 addresses.
     pub plugged: BTreeMap<String, Ipv4Addr>,
     /// Labels.
@@ -294,9 +304,16 @@ impl NetworkView {
             bridge: format!("hfbr{}", network.index),
             subnet4: format!("{}/{}", network.subnet4, network.prefix4),
             gateway4: network.gateway4,
-            subnet6: format!("{}/64", network.subnet6),
+            subnet6: format!("{}/{}", network.subnet6, network.prefix6),
             gateway6: network.gateway6,
             internal: network.spec.internal,
+            isolate: network.spec.isolate,
+            tenant: network.spec.tenant.as_ref().map(ToString::to_string),
+            routed: network
+                .routed
+                .iter()
+                .filter_map(|peer| Some(records.networks.get(peer)?.name.clone()))
+                .collect(),
             plugged: plugged.collect(),
             labels: network.spec.labels.clone(),
             created: network.created,

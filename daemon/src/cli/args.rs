@@ -2,8 +2,15 @@
 
 use super::parse;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use holdfast_core::spec::{BindMount, PortSpec, RestartPolicy};
-use std::{net::Ipv4Addr, path::PathBuf};
+use holdfast_core::{
+    alloc_address::Wanted,
+    policy::PolicyProtocol,
+    spec::{BindMount, RestartPolicy},
+};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+};
 
 /// A rootless node whose workloads outlive it.
 #[derive(Debug, Parser)]
@@ -132,6 +139,14 @@ pub enum Command {
     /// Networks
     #[command(subcommand)]
     Network(Network),
+    /// Policies: who may talk to whom
+    #[command(subcommand)]
+    Policy(Policy),
+    /// List published ports, and whether each is really listened on
+    Port {
+        /// Container or pod
+        workload: String,
+    },
     /// Images
     #[command(subcommand)]
     Image(Image),
@@ -163,17 +178,20 @@ pub struct Run {
     #[arg(long)]
     pub name: Option<String>,
     /// Pod to join
-    #[arg(long, conflicts_with_all = ["network", "publish", "hostname"])]
+    #[arg(long, conflicts_with_all = ["network", "publish", "hostname", "ip", "ip6", "mac"])]
     pub pod: Option<String>,
-    /// Network to plug it into; repeated for more
-    #[arg(long, value_name = "NETWORK")]
-    pub network: Vec<String>,
+    /// Network to plug it into, with or without addresses; repeated for more
+    #[arg(long, value_name = "NETWORK[:ip=…,ip6=…,mac=…]", value_parser = parse::network)]
+    pub network: Vec<(String, Wanted)>,
+    /// Addresses on its only network
+    #[command(flatten)]
+    pub addresses: Addresses,
     /// Tenant; tenants cannot reach one another
     #[arg(long, value_name = "TENANT")]
     pub namespace: Option<String>,
-    /// Publish a port: [[HOSTADDR:]HOSTPORT:]PORT[/tcp|/udp]
+    /// Publish a port or a range: [[HOSTADDR:]HOSTPORT[-LAST]:]PORT[-LAST][/tcp|/udp]
     #[arg(short, long, value_name = "PORT", value_parser = parse::port)]
-    pub publish: Vec<PortSpec>,
+    pub publish: Vec<parse::Ports>,
     /// Bind a host path: SOURCE:TARGET[:ro]
     #[arg(short, long, value_name = "VOLUME", value_parser = parse::volume)]
     pub volume: Vec<BindMount>,
@@ -249,15 +267,18 @@ pub enum Pod {
     Create {
         /// Name
         name: String,
-        /// Network to plug it into; repeated for more
-        #[arg(long, value_name = "NETWORK")]
-        network: Vec<String>,
+        /// Network to plug it into, with or without addresses; repeated for more
+        #[arg(long, value_name = "NETWORK[:ip=…,ip6=…,mac=…]", value_parser = parse::network)]
+        network: Vec<(String, Wanted)>,
+        /// Addresses on its only network
+        #[command(flatten)]
+        addresses: Addresses,
         /// Tenant; tenants cannot reach one another
         #[arg(long, value_name = "TENANT")]
         namespace: Option<String>,
-        /// Publish a port: [[HOSTADDR:]HOSTPORT:]PORT[/tcp|/udp]
+        /// Publish a port or a range: [[HOSTADDR:]HOSTPORT[-LAST]:]PORT[-LAST][/tcp|/udp]
         #[arg(short, long, value_name = "PORT", value_parser = parse::port)]
-        publish: Vec<PortSpec>,
+        publish: Vec<parse::Ports>,
         /// Host name
         #[arg(long)]
         hostname: Option<String>,
@@ -290,15 +311,30 @@ pub enum Network {
     Create {
         /// Name
         name: String,
-        /// IPv4 subnet; a free one is taken otherwise
+        /// Subnet, one of each family; free ones are taken otherwise
         #[arg(long, value_name = "ADDRESS/PREFIX", value_parser = parse::subnet)]
-        subnet: Option<(Ipv4Addr, u8)>,
+        subnet: Vec<(IpAddr, u8)>,
+        /// The bridge's address, one of each family; the subnet's first otherwise
+        #[arg(long, value_name = "ADDRESS")]
+        gateway: Vec<IpAddr>,
+        /// Where addresses that nobody declares come from, one of each family; the whole subnet otherwise
+        #[arg(long, value_name = "ADDRESS/PREFIX", value_parser = parse::subnet)]
+        ip_range: Vec<(IpAddr, u8)>,
+        /// With IPv6, which every network has
+        #[arg(long)]
+        ipv6: bool,
         /// Without a way out
         #[arg(long)]
         internal: bool,
+        /// Never routed to another network
+        #[arg(long)]
+        isolate: bool,
         /// Largest packet, in bytes
         #[arg(long, value_name = "BYTES")]
         mtu: Option<u32>,
+        /// The only tenant that may use it
+        #[arg(long, value_name = "TENANT")]
+        namespace: Option<String>,
         /// Label
         #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse::label)]
         label: Vec<(String, String)>,
@@ -316,12 +352,155 @@ pub enum Network {
         #[arg(required = true)]
         networks: Vec<String>,
     },
+    /// Remove networks that nobody uses
+    Prune,
+    /// Plug a container or a pod into one more network, while it runs
+    Connect {
+        /// Network
+        network: String,
+        /// Container or pod
+        workload: String,
+        /// Its addresses there
+        #[command(flatten)]
+        addresses: Addresses,
+    },
+    /// Unplug a container or a pod from a network, while it runs
+    Disconnect {
+        /// Network
+        network: String,
+        /// Container or pod
+        workload: String,
+    },
+    /// Routes between networks: each tenant reaches its own workloads over both
+    #[command(subcommand)]
+    Route(Route),
+    /// Tell whether a flow passes and which rule decides
+    Why {
+        /// Workload or address that sends
+        from: String,
+        /// Workload or address that receives
+        to: String,
+        /// Port at the receiver: 80, 53/udp or icmp
+        port: String,
+    },
     /// Prove isolation by sending packets between workloads
     Verify {
         /// Every pair, not a sample
         #[arg(long)]
         all: bool,
     },
+}
+
+/// `policy`.
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// Let flows through, against defaults and isolation
+    Allow(Rule),
+    /// Stop flows, whatever else allows them
+    Deny(Rule),
+    /// Close workloads in a direction: only what a rule allows passes
+    Default {
+        /// In which direction
+        side: Side,
+        /// Whom: as --from and --to of `allow`
+        #[arg(required = true)]
+        of: Vec<String>,
+        /// Name
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// List rules
+    Ls {
+        /// With packets and bytes that each decided on
+        #[arg(long)]
+        stats: bool,
+    },
+    /// Remove rules, or documents
+    Rm {
+        /// Names or identities
+        #[arg(required = true)]
+        policies: Vec<String>,
+    },
+    /// Apply Kubernetes NetworkPolicy documents; one that was applied before is replaced
+    Apply {
+        /// YAML or JSON; - is standard input
+        #[arg(short, long)]
+        file: PathBuf,
+    },
+}
+
+/// A direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    /// What comes in
+    Ingress,
+    /// What goes out
+    Egress,
+}
+
+/// `policy allow`, `policy deny`.
+#[derive(Debug, Args)]
+pub struct Rule {
+    /// Who sends: NAME, CIDR, label:KEY[=VALUE], namespace:NAME, network:NAME, any; commas for all at once
+    #[arg(long, value_name = "WHO", default_value = "any")]
+    pub from: Vec<String>,
+    /// Who receives
+    #[arg(long, value_name = "WHO", default_value = "any")]
+    pub to: Vec<String>,
+    /// tcp, udp or icmp
+    #[arg(long, value_name = "PROTOCOL", value_parser = parse::protocol)]
+    pub proto: Option<PolicyProtocol>,
+    /// Port or range at the receiver; of tcp if --proto is left out
+    #[arg(long, value_name = "PORT[-LAST]", value_parser = parse::ports)]
+    pub port: Vec<(u16, u16)>,
+    /// Name
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+impl From<Rule> for holdfast_core::ops::request::PolicyRequest {
+    fn from(rule: Rule) -> Self {
+        Self {
+            name: rule.name,
+            action: holdfast_core::policy::PolicyAction::Deny,
+            ports: super::policies::ports(rule.proto, &rule.port),
+            from: rule.from,
+            to: rule.to,
+        }
+    }
+}
+
+/// `network route`.
+#[derive(Debug, Subcommand)]
+pub enum Route {
+    /// Route two networks to one another
+    Add {
+        /// One network
+        one: String,
+        /// The other
+        other: String,
+    },
+    /// Take that back
+    Rm {
+        /// One network
+        one: String,
+        /// The other
+        other: String,
+    },
+}
+
+/// Declared addresses.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Addresses {
+    /// IPv4 address
+    #[arg(long, value_name = "ADDRESS", value_parser = parse::address4)]
+    pub ip: Option<Ipv4Addr>,
+    /// IPv6 address
+    #[arg(long, value_name = "ADDRESS", value_parser = parse::address6)]
+    pub ip6: Option<Ipv6Addr>,
+    /// MAC address
+    #[arg(long, value_name = "ADDRESS", value_parser = parse::mac)]
+    pub mac: Option<[u8; 6]>,
 }
 
 /// `image`.

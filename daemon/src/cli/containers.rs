@@ -1,8 +1,8 @@
 //! `run`, `ps`, `stop`, `start`, `restart`, `wait`.
 
 use super::{
-    Context, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED, args, client::OPERATION_DEADLINE, output,
-    parse, stream, time,
+    Context, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED, args, client::OPERATION_DEADLINE, networks,
+    output, parse, stream, time,
 };
 use crate::api::{
     problem::Problem,
@@ -33,13 +33,15 @@ fn request(run: args::Run) -> anyhow::Result<RunRequest> {
         (None, Some(image)) => RootRequest::Image(image),
         (None, None) => bail!("name an image, or a directory with --rootfs"),
     };
+    let (networks, addresses) = networks::plugs(run.network, run.addresses)?;
     Ok(RunRequest {
         root,
         name: run.name,
         pod: run.pod,
         tenant: run.namespace,
-        networks: run.network,
-        ports: run.publish,
+        networks,
+        addresses,
+        ports: parse::all_ports(run.publish),
         command,
         entrypoint: run.entrypoint.map(|program| vec![program]),
         env,

@@ -21,6 +21,7 @@ mod node;
 pub mod output;
 mod parse;
 mod pods;
+mod policies;
 mod spawn;
 mod stream;
 mod table;
@@ -112,6 +113,8 @@ async fn dispatch(context: &Context, command: Command) -> anyhow::Result<u8> {
         Command::Wait { containers } => containers::wait(context, &containers).await,
         Command::Pod(pod) => pods::dispatch(context, pod).await,
         Command::Network(network) => networks::dispatch(context, network).await,
+        Command::Policy(policy) => policies::dispatch(context, policy).await,
+        Command::Port { workload } => networks::ports(context, &workload).await,
         Command::Image(image) => images::dispatch(context, image).await,
         // Handled before the runtime existed.
         Command::Daemon { .. } | Command::Doctor | Command::Completions { .. } | Command::Version => Ok(0),

@@ -1,32 +1,63 @@
 //! Values on the command line. Every refusal names the value and what is right.
 
-use holdfast_core::spec::{BindMount, PortSpec, Protocol, RestartPolicy};
+use holdfast_core::{
+    alloc_address::Wanted,
+    policy::PolicyProtocol,
+    spec::{BindMount, PortSpec, Protocol, RestartPolicy},
+};
 use nix::sys::signal::Signal;
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     str::FromStr,
 };
 
-/// `[[HOSTADDR:]HOSTPORT:]PORT[/tcp|/udp]`; without a host port a free one is taken.
-pub fn port(text: &str) -> Result<PortSpec, String> {
+/// The most ports of one range.
+const RANGE_MAX: u16 = 1024;
+
+/// One `--publish`: a port, or a range of ports one by one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports(pub Vec<PortSpec>);
+
+/// `[[HOSTADDR:]HOSTPORT[-LAST]:]PORT[-LAST][/tcp|/udp]`; without a host port a free one is taken.
+pub fn port(text: &str) -> Result<Ports, String> {
     let (ports, protocol) = match text.rsplit_once('/') {
         None => (text, Protocol::Tcp),
         Some((ports, "tcp")) => (ports, Protocol::Tcp),
         Some((ports, "udp")) => (ports, Protocol::Udp),
+        Some((_, "sctp")) => {
+            return Err("SCTP is not published: the uplink carries TCP and UDP; use /tcp or /udp".to_owned());
+        }
         Some((_, other)) => return Err(format!("protocol {other:?} is neither tcp nor udp")),
     };
     if ports.contains('[') || ports.matches(':').count() > 2 {
         return Err("a host address is IPv4: the uplink publishes no IPv6 ports".to_owned());
     }
     let mut fields = ports.rsplit(':');
-    let target_port = number(fields.next().unwrap_or_default(), "container port")?;
-    if target_port == 0 {
+    let (first, last) = range(fields.next().unwrap_or_default(), "container port")?;
+    if first == 0 {
         return Err("container port 0 does not exist".to_owned());
     }
-    let host_port = match fields.next() {
-        None | Some("") => 0,
-        Some(host) => number(host, "host port")?,
+    let count = last - first;
+    if count >= RANGE_MAX {
+        return Err(format!("a range holds at most {RANGE_MAX} ports"));
+    }
+    let host_first = match fields.next() {
+        None | Some("") => None,
+        Some(host) => {
+            let (host_first, host_last) = range(host, "host port")?;
+            if host_last - host_first != count {
+                return Err(format!(
+                    "{} host ports lead to {} container ports; ranges must be of one length",
+                    host_last - host_first + 1,
+                    count + 1
+                ));
+            }
+            if host_first == 0 && count > 0 {
+                return Err("a range cannot begin at host port 0; leave the host ports out".to_owned());
+            }
+            (host_first != 0).then_some(host_first)
+        }
     };
     let host_address = match fields.next() {
         None | Some("") => Ipv4Addr::UNSPECIFIED,
@@ -34,14 +65,88 @@ pub fn port(text: &str) -> Result<PortSpec, String> {
             address.parse().map_err(|_| format!("host address {address:?} is not an IPv4 address"))?
         }
     };
-    Ok(PortSpec { host_address, host_port, target_port, protocol })
+    let spec = |offset| PortSpec {
+        host_address,
+        host_port: host_first.map_or(0, |first| first + offset),
+        target_port: first + offset,
+        protocol,
+    };
+    Ok(Ports((0..=count).map(spec).collect()))
 }
 
-fn number(text: &str, what: &str) -> Result<u16, String> {
-    if text.contains('-') {
-        return Err(format!("{what} {text:?} is a range; publish each port by itself"));
+/// A port, or the first and the last of a range.
+fn range(text: &str, what: &str) -> Result<(u16, u16), String> {
+    let number = |text: &str| {
+        text.parse::<u16>().map_err(|_| format!("{what} {text:?} is not a number from 0 to 65535"))
+    };
+    let Some((first, last)) = text.split_once('-') else {
+        return number(text).map(|port| (port, port));
+    };
+    match (number(first)?, number(last)?) {
+        (first, last) if first <= last => Ok((first, last)),
+        _ => Err(format!("{what} range {text:?} ends before it begins")),
     }
-    text.parse().map_err(|_| format!("{what} {text:?} is not a number from 0 to 65535"))
+}
+
+/// The ports of all `--publish`.
+pub fn all_ports(published: Vec<Ports>) -> Vec<PortSpec> {
+    published.into_iter().flat_map(|ports| ports.0).collect()
+}
+
+/// `NETWORK[:ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS]`.
+pub fn network(text: &str) -> Result<(String, Wanted), String> {
+    let Some((name, options)) = text.split_once(':') else {
+        return Ok((text.to_owned(), Wanted::default()));
+    };
+    let mut wanted = Wanted::default();
+    for option in options.split(',') {
+        match option.split_once('=') {
+            Some(("ip", address)) => wanted.ipv4 = Some(address4(address)?),
+            Some(("ip6", address)) => wanted.ipv6 = Some(address6(address)?),
+            Some(("mac", address)) => wanted.mac = Some(mac(address)?),
+            _ => return Err(format!("{option:?} is none of ip=…, ip6=…, mac=…")),
+        }
+    }
+    Ok((name.to_owned(), wanted))
+}
+
+/// An IPv4 address.
+pub fn address4(text: &str) -> Result<Ipv4Addr, String> {
+    text.parse().map_err(|_| format!("{text:?} is not an IPv4 address"))
+}
+
+/// An IPv6 address.
+pub fn address6(text: &str) -> Result<Ipv6Addr, String> {
+    text.parse().map_err(|_| format!("{text:?} is not an IPv6 address"))
+}
+
+/// A MAC address: six bytes in hexadecimal with colons.
+pub fn mac(text: &str) -> Result<[u8; 6], String> {
+    let refuse = || format!("{text:?} is not a MAC address such as 02:42:ac:11:00:02");
+    let bytes: Vec<u8> = text
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16).ok().filter(|_| byte.len() == 2))
+        .collect::<Option<_>>()
+        .ok_or_else(refuse)?;
+    bytes.try_into().map_err(|_| refuse())
+}
+
+/// `PORT` or `FIRST-LAST`.
+pub fn ports(text: &str) -> Result<(u16, u16), String> {
+    match range(text, "port")? {
+        (0, _) => Err("port 0 does not exist".to_owned()),
+        range => Ok(range),
+    }
+}
+
+/// `tcp`, `udp` or `icmp`.
+pub fn protocol(text: &str) -> Result<PolicyProtocol, String> {
+    match text {
+        "tcp" => Ok(PolicyProtocol::Tcp),
+        "udp" => Ok(PolicyProtocol::Udp),
+        "icmp" => Ok(PolicyProtocol::Icmp),
+        _ => Err("it is tcp, udp or icmp".to_owned()),
+    }
 }
 
 /// `SOURCE:TARGET[:ro|:rw]`; a relative source is taken from the working directory.
@@ -143,14 +248,32 @@ pub fn signal(text: &str) -> Result<u32, String> {
     u32::try_from(signal as i32).map_err(|error| error.to_string())
 }
 
-/// `ADDRESS/PREFIX`.
-pub fn subnet(text: &str) -> Result<(Ipv4Addr, u8), String> {
+/// `ADDRESS/PREFIX` of either family.
+pub fn subnet(text: &str) -> Result<(IpAddr, u8), String> {
     let (address, prefix) = text.split_once('/').ok_or("it is ADDRESS/PREFIX")?;
-    let address = address.parse().map_err(|_| format!("{address:?} is not an IPv4 address"))?;
+    let address: IpAddr = address.parse().map_err(|_| format!("{address:?} is not an IP address"))?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
     match prefix.parse() {
-        Ok(prefix) if prefix <= 32 => Ok((address, prefix)),
-        _ => Err(format!("prefix {prefix:?} is not a number from 0 to 32")),
+        Ok(prefix) if prefix <= most => Ok((address, prefix)),
+        _ => Err(format!("prefix {prefix:?} is not a number from 0 to {most}")),
     }
+}
+
+/// At most one of each family.
+pub fn one_each<T>(
+    what: &str,
+    given: Vec<T>,
+    address: impl Fn(&T) -> IpAddr,
+) -> Result<(Option<T>, Option<T>), String> {
+    let (mut v4, mut v6) = (None, None);
+    for one in given {
+        let family = if address(&one).is_ipv4() { "IPv4" } else { "IPv6" };
+        let slot = if family == "IPv4" { &mut v4 } else { &mut v6 };
+        if slot.replace(one).is_some() {
+            return Err(format!("--{what} is given twice for {family}; a network has one of each family"));
+        }
+    }
+    Ok((v4, v6))
 }
 
 /// A time (RFC 3339, UTC) or an age such as `90s`, as milliseconds since 1970.
@@ -184,6 +307,7 @@ mod tests {
             target_port,
             protocol,
         };
+        let port = |text: &str| port(text).map(|ports| ports.0[0]);
         assert_eq!(port("8080:80"), Ok(spec("0.0.0.0", 8080, 80, Protocol::Tcp)));
         assert_eq!(port("8080:80/tcp"), Ok(spec("0.0.0.0", 8080, 80, Protocol::Tcp)));
         assert_eq!(port("127.0.0.1:5353:53/udp"), Ok(spec("127.0.0.1", 5353, 53, Protocol::Udp)));
@@ -202,7 +326,11 @@ mod tests {
             ("80:80/sctp", "sctp"),
             ("[::1]:80:80", "IPv6"),
             ("::1:80:80", "IPv6"),
-            ("8000-8010:80", "range"),
+            ("8000-8010:80", "one length"),
+            ("8010-8000:80", "ends before"),
+            ("0-3:80-83", "begin at host port 0"),
+            ("2000-4000:2000-4000", "at most"),
+            ("80-:80", "host port"),
             ("300.1.1.1:80:80", "300.1.1.1"),
             ("localhost:80:80", "localhost"),
             ("80:80/", "protocol"),
@@ -210,6 +338,32 @@ mod tests {
             let error = port(text).expect_err(text);
             assert!(error.contains(why), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn ranges_are_ports_one_by_one() {
+        let pairs = |text: &str| -> Vec<(u16, u16)> {
+            port(text).unwrap().0.iter().map(|spec| (spec.host_port, spec.target_port)).collect()
+        };
+        assert_eq!(pairs("8000-8002:9000-9002"), [(8000, 9000), (8001, 9001), (8002, 9002)]);
+        assert_eq!(pairs("9000-9001"), [(0, 9000), (0, 9001)]);
+        assert_eq!(pairs("127.0.0.1:65534-65535:1-2/udp"), [(65_534, 1), (65_535, 2)]);
+    }
+
+    #[test]
+    fn networks_with_addresses() {
+        assert_eq!(network("blue"), Ok(("blue".to_owned(), Wanted::default())));
+        let (name, wanted) = network("blue:ip=10.1.2.3,ip6=fd00::3,mac=02:42:00:00:00:0a").unwrap();
+        assert_eq!((name.as_str(), wanted.mac), ("blue", Some([2, 0x42, 0, 0, 0, 10])));
+        assert_eq!(wanted.ipv4, Some("10.1.2.3".parse().unwrap()));
+        assert_eq!(wanted.ipv6, Some("fd00::3".parse().unwrap()));
+        for text in ["blue:", "blue:ip=1.2.3", "blue:ip6=10.0.0.1", "blue:mac=02:42", "blue:alias=x"] {
+            network(text).expect_err(text);
+        }
+        for text in ["02:42:0:0:0:1", "02-42-00-00-00-01", "g2:42:00:00:00:01", ""] {
+            mac(text).expect_err(text);
+        }
+        assert!(one_each("subnet", vec![subnet("10.1.0.0/24").unwrap(); 2], |one| one.0).is_err());
     }
 
     #[test]
@@ -263,7 +417,8 @@ mod tests {
             signal(text).expect_err(text);
         }
         assert_eq!(subnet("10.1.0.0/24"), Ok(("10.1.0.0".parse().unwrap(), 24)));
-        for text in ["10.1.0.0", "10.1.0.0/33", "10.1/16", "fd00::/64"] {
+        assert_eq!(subnet("fd00::/64"), Ok(("fd00::".parse().unwrap(), 64)));
+        for text in ["10.1.0.0", "10.1.0.0/33", "10.1/16", "fd00::/129", "fd00::"] {
             subnet(text).expect_err(text);
         }
     }

@@ -1,18 +1,20 @@
 //! `pod`.
 
-use super::{Context, args::Pod, output, time};
+use super::{Context, args::Pod, networks, output, parse, time};
 use crate::api::types::PodView;
 use holdfast_core::ops::request::PodRequest;
 
 /// Runs a subcommand.
 pub async fn dispatch(context: &Context, pod: Pod) -> anyhow::Result<u8> {
     match pod {
-        Pod::Create { name, network, namespace, publish, hostname, label } => {
+        Pod::Create { name, network, addresses, namespace, publish, hostname, label } => {
+            let (networks, addresses) = networks::plugs(network, addresses)?;
             let request = PodRequest {
                 name,
                 tenant: namespace,
-                networks: network,
-                ports: publish,
+                networks,
+                addresses,
+                ports: parse::all_ports(publish),
                 hostname,
                 labels: label.into_iter().collect(),
             };

@@ -135,7 +135,8 @@ async fn reaches<W: World>(world: &W, from: u8, to: u8, timeout_ms: u64) -> Resu
     let to_link = link(to);
     let mut found = Vec::new();
     for address in [IpAddr::V4(to_link.ipv4), IpAddr::V6(to_link.ipv6)] {
-        let probe = Probe { from: sandbox_id(from), to: sandbox_id(to), address, timeout_ms };
+        let (from, to) = (sandbox_id(from), sandbox_id(to));
+        let probe = Probe { from, to, address, timeout_ms, ask: Default::default() };
         found.push(world.probe(&probe).await.map_err(said("probe"))?);
     }
     Ok((found.first() == Some(&true), found.get(1) == Some(&true)))
@@ -169,6 +170,7 @@ pub async fn isolation<W: World>(world: &W) -> Result<(), String> {
         to: sandbox_id(1),
         address: IpAddr::V4(Ipv4Addr::new(10, 90, 7, 11)),
         timeout_ms: 100,
+        ask: Default::default(),
     };
     let found = class(world.probe(&absent).await);
     ensure(found == Some(Class::Missing), || format!("a probe from a sandbox that is not there: {found:?}"))

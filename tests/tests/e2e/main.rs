@@ -14,7 +14,9 @@ mod images;
 mod networks;
 mod node;
 mod peer;
+mod plugs;
 mod pods;
+mod policies;
 mod ports;
 mod recovery;
 mod restarts;
@@ -53,6 +55,12 @@ const CASES: &[Case] = &[
     case("addresses_stay_over_every_restart", networks::addresses_stay),
     case("tenants_and_networks_are_isolated", networks::isolation),
     case("outbound_is_masqueraded_and_host_loopback_closed", networks::outbound),
+    case("networks_come_and_go_under_a_running_workload", plugs::connect_and_disconnect),
+    case("old_flows_are_no_new_owners", plugs::old_flows_are_forgotten),
+    case("routed_networks_reach_one_another_tenant_by_tenant", plugs::routed_networks),
+    case("published_ports_from_inside_and_as_they_are", plugs::published_from_inside),
+    case("policies_open_and_close_what_they_name", policies::rules_by_packets),
+    case("a_network_policy_document_is_what_it_is_in_kubernetes", policies::document_by_packets),
     case("a_published_port_answers_at_once_and_over_restarts", ports::answers_at_once),
     case("a_taken_port_is_refused_and_leaves_nothing", ports::taken_is_refused),
     case("bring_up_with_nothing_to_do", recovery::nothing),
@@ -81,6 +89,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--fetch", address, deadline_ms] => peer::fetch(address, deadline_ms),
+        ["--ask", address, deadline_ms] => peer::ask(address, deadline_ms),
+        ["--ping", address, deadline_ms] => peer::ping(address, deadline_ms),
         ["--echo", address] => peer::echo(address),
         ["--connect", socket] => peer::connect(socket),
         _ => return runner::main(CASES),

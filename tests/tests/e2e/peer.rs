@@ -48,3 +48,55 @@ pub fn echo(address: &str) -> Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
+
+/// Asks for an answer to a datagram at `address`, for so many milliseconds.
+pub fn ask(address: &str, deadline_ms: &str) -> Result<ExitCode> {
+    let address: std::net::SocketAddr = address.parse().context("an address and a port")?;
+    let any: std::net::IpAddr =
+        if address.is_ipv4() { [0, 0, 0, 0].into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
+    let socket = std::net::UdpSocket::bind((any, 0)).context("bind")?;
+    socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+    let deadline = std::time::Instant::now() + Duration::from_millis(deadline_ms.parse()?);
+    let mut bytes = [0; 64];
+    while std::time::Instant::now() < deadline {
+        // Refused or unreachable is as good as no answer.
+        let _ = socket.send_to(b"held fast", address);
+        if socket.recv_from(&mut bytes).is_ok_and(|(_, from)| from == address) {
+            println!("answered");
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    println!("answer: none");
+    Ok(ExitCode::FAILURE)
+}
+
+/// Asks for an echo from `address`, for so many milliseconds: icmp(7), unprivileged ping sockets.
+pub fn ping(address: &str, deadline_ms: &str) -> Result<ExitCode> {
+    use nix::sys::socket::{
+        AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, recv, send,
+        setsockopt, socket, sockopt::ReceiveTimeout,
+    };
+    use std::os::fd::AsRawFd;
+    let address: std::net::IpAddr = address.parse().context("an address")?;
+    let (family, protocol, kind) = match address {
+        std::net::IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp, 8),
+        std::net::IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6, 128),
+    };
+    let ping = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, protocol).context("ping socket")?;
+    setsockopt(&ping, ReceiveTimeout, &nix::sys::time::TimeVal::new(0, 100_000))?;
+    let deadline = std::time::Instant::now() + Duration::from_millis(deadline_ms.parse()?);
+    let target = SockaddrStorage::from(std::net::SocketAddr::new(address, 0));
+    let reachable = connect(ping.as_raw_fd(), &target).is_ok();
+    let mut bytes = [0; 64];
+    while reachable && std::time::Instant::now() < deadline {
+        let _ = send(ping.as_raw_fd(), &[kind, 0, 0, 0, 0, 0, 0, 1], MsgFlags::empty());
+        // Echo reply, ICMP and ICMPv6.
+        let got = recv(ping.as_raw_fd(), &mut bytes, MsgFlags::empty());
+        if got.is_ok_and(|length| length > 0 && matches!(bytes[0], 0 | 129)) {
+            println!("answered");
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    println!("answer: none");
+    Ok(ExitCode::FAILURE)
+}

@@ -7,9 +7,9 @@ use holdfast_core::{
     cure::Cure,
     driver::{self, BringUpReport, Session, Trigger},
     observed::Observed,
-    ops::request::{RemoveRequest, RequestError, StopRequest},
+    ops::request::{DisconnectRequest, RemoveRequest, RequestError, StopRequest},
     record::{Records, SandboxRecord},
-    world::{Probe, World},
+    world::{Ask, Probe, World},
 };
 use holdfast_sim::history::Action;
 use std::collections::BTreeMap;
@@ -46,6 +46,15 @@ pub async fn ask<W: World>(world: &W, session: &Session, action: &Action) -> Str
         Action::RemovePod(name) => driver::remove_pod(world, session, name, &force).await,
         Action::CreateNetwork(request) => driver::create_network(world, session, request).await.map(drop),
         Action::RemoveNetwork(name) => driver::remove_network(world, session, name).await,
+        Action::Connect(network, request) => {
+            driver::connect_network(world, session, network, request).await.map(drop)
+        }
+        Action::Disconnect(network, workload) => {
+            let request = DisconnectRequest { workload: workload.clone() };
+            driver::disconnect_network(world, session, network, &request).await.map(drop)
+        }
+        Action::AddRoute(one, other) => driver::add_route(world, session, one, other).await,
+        Action::RemoveRoute(one, other) => driver::remove_route(world, session, one, other).await,
         Action::TakeDown => driver::take_down(world, session, false).await.map(drop),
         Action::BringUp => return settle(world, session, Trigger::Death { who: "watched".to_owned() }).await,
         Action::Up => return settle(world, session, Trigger::Up).await,
@@ -111,9 +120,10 @@ pub async fn reach<W: World>(world: &W) -> Result<Normal> {
     for (from, to) in plugged.iter().flat_map(|from| plugged.iter().map(move |to| (from, to))) {
         let links = to.attachments.iter().filter(|_| from.id != to.id);
         for address in links.flat_map(|link| [link.ipv4.into(), link.ipv6.into()]) {
-            let allowed = driver::may_reach(from, to, address);
+            let allowed = driver::may_reach(&records, from, address);
             let timeout_ms = if allowed { REACH_TIMEOUT_MS } else { SILENCE_TIMEOUT_MS };
-            let probe = Probe { from: from.id.clone(), to: to.id.clone(), address, timeout_ms };
+            let ask = Ask::default();
+            let probe = Probe { from: from.id.clone(), to: to.id.clone(), address, timeout_ms, ask };
             normal.reached((&from.name, &to.name, address), world.probe(&probe).await?, allowed);
         }
     }

@@ -9,8 +9,8 @@ use super::{
         Compare::{AtLeast, AtMost, Equal, NotEqual},
         End::{self, Accept, Drop, Jump},
         Expr::{
-            self, Compare, Ct, DestinationNat, Map, Mask, Masquerade, Member, Meta, NoMember, Payload,
-            SetMark, Verdict,
+            self, Compare, Ct, DestinationNat, DestinationType, Map, Mask, Masquerade, Member, Meta,
+            NoMember, Payload, SetMark, Verdict, Verdicts,
         },
         Header::{Link, Network, Transport},
     },
@@ -62,6 +62,8 @@ const ETHER_IPV6: u16 = 0x86dd;
 const STATE_INVALID: u32 = 1;
 const STATE_ESTABLISHED: u32 = 2;
 const STATE_RELATED: u32 = 4;
+/// The type of an address of this network namespace: linux/rtnetlink.h.
+const RTN_LOCAL: u32 = 2;
 /// IPS_DST_NAT.
 const STATUS_DESTINATION_NAT: u32 = 1 << 5;
 /// IP_CT_DIR_REPLY.
@@ -147,11 +149,78 @@ fn nat(hook: Hook, priority: i32) -> Option<Base> {
     Some(Base { kind: ChainType::Nat, hook, priority, policy: Policy::Accept })
 }
 
+/// An end of a flow: where its address is in the network header, and how its class is looked up.
+#[derive(Clone, Copy)]
+enum End4or6 {
+    Workload,
+    Outside,
+}
+
+/// Loads the class of the address at `offset` into register `to`, by the mark as [`group`] does. Registers from 4
+/// on are scratch.
+fn class(v4: bool, end: End4or6, offset: u32, to: u32) -> Vec<Expr> {
+    let length = if v4 { 4 } else { 16 };
+    let look_up = match (end, v4) {
+        (End4or6::Workload, true) => vec![Payload(Network, offset, length, 4), Map(c"class4", 4, 4)],
+        (End4or6::Workload, false) => vec![Payload(Network, offset, length, 4), Map(c"class6", 4, 4)],
+        (End4or6::Outside, _) => vec![
+            Meta(libc::NFT_META_NFPROTO, 4),
+            Payload(Network, offset, length, 5),
+            Map(if v4 { c"outside4" } else { c"outside6" }, 4, 4),
+        ],
+    };
+    [look_up, vec![SetMark(4), Meta(libc::NFT_META_MARK, to)]].concat()
+}
+
+/// What policies say of a flow, evaluated for each packet as for the flow's first: an answer is let through exactly
+/// while the question would be.
+fn policies() -> Vec<Vec<Expr>> {
+    use End4or6::{Outside, Workload};
+    let direction = |reply: bool| {
+        vec![Ct(libc::NFT_CT_DIRECTION, 0), Compare(Equal, 0, vec![u8::from(reply) * DIRECTION_REPLY])]
+    };
+    let mut rules = Vec::new();
+    for v4 in [true, false] {
+        let (source, destination) = if v4 { (12, 16) } else { (8, 24) };
+        for reply in [false, true] {
+            // Of the flow: who began sends its questions and receives its answers.
+            let (from, to) = if reply { (destination, source) } else { (source, destination) };
+            let port = if reply { 0 } else { 2 };
+            let (to_outside, from_outside) =
+                if reply { (from_uplink(), to_uplink()) } else { (to_uplink(), from_uplink()) };
+            for (link, ends, map) in [
+                (from_bridge(), (Workload, Workload), c"policy"),
+                (to_outside, (Workload, Outside), c"border"),
+                (from_outside, (Outside, Workload), c"border"),
+            ] {
+                let parts = [
+                    link,
+                    family(if v4 { IPV4 } else { IPV6 }),
+                    direction(reply),
+                    class(v4, ends.0, from, 0),
+                    class(v4, ends.1, to, 1),
+                    vec![Meta(libc::NFT_META_L4PROTO, 2), Payload(Transport, port, 2, 3), Verdicts(map, 0)],
+                ];
+                rules.push(parts.into_iter().flatten().collect());
+            }
+        }
+    }
+    rules
+}
+
 fn forward() -> Vec<Vec<Expr>> {
+    let mut rules = policies();
+    rules.extend(isolation());
+    rules
+}
+
+fn isolation() -> Vec<Vec<Expr>> {
     vec![
         rule([from_bridge(), family(IPV4), member4()], Accept),
         rule([from_bridge(), family(IPV6), member6()], Accept),
         rule([state(STATE_INVALID)], Drop),
+        // A published port of this node, asked of the router, and its answers: open to whoever reaches the host.
+        rule([from_bridge(), tracked(libc::NFT_CT_STATUS, STATUS_DESTINATION_NAT)], Accept),
         rule([from_uplink(), state(STATE_ESTABLISHED | STATE_RELATED)], Accept),
         rule([from_uplink(), tracked(libc::NFT_CT_STATUS, STATUS_DESTINATION_NAT)], Accept),
         // Answers to what came in through the uplink; what a workload starts itself needs egress.
@@ -199,19 +268,31 @@ fn output() -> Vec<Vec<Expr>> {
     ]
 }
 
+/// Protocol and destination port, looked up in a map that yields where they lead.
+fn lead(map: &'static CStr) -> Vec<Expr> {
+    vec![Meta(libc::NFT_META_L4PROTO, 0), Payload(Transport, 2, 2, 1), Map(map, 0, 0), DestinationNat(0, 1)]
+}
+
 fn destination_nat() -> Vec<Vec<Expr>> {
-    let mut exprs: Vec<Expr> = [from_uplink(), family(IPV4)].into_iter().flatten().collect();
-    exprs.extend([
-        Meta(libc::NFT_META_L4PROTO, 0),
-        Payload(Transport, 2, 2, 1),
-        Map(c"forward4", 0, 0),
-        DestinationNat(0, 1),
-    ]);
-    vec![exprs]
+    let local = vec![DestinationType(0), Compare(Equal, 0, RTN_LOCAL.to_ne_bytes().to_vec())];
+    let chain = |parts: Vec<Vec<Expr>>| parts.into_iter().flatten().collect();
+    vec![
+        chain(vec![from_uplink(), family(IPV4), lead(c"forward4")]),
+        // A workload that asks the router for a published port of its own node.
+        chain(vec![from_bridge(), family(IPV4), local, lead(c"hairpin4")]),
+    ]
 }
 
 fn masquerade() -> Vec<Vec<Expr>> {
-    vec![to_uplink().into_iter().chain([Masquerade]).collect()]
+    vec![
+        to_uplink().into_iter().chain([Masquerade]).collect(),
+        // Answers of a published port that a workload asked the router for come back through the router, from a
+        // neighbour and from itself.
+        [from_bridge(), family(IPV4), tracked(libc::NFT_CT_STATUS, STATUS_DESTINATION_NAT), vec![Masquerade]]
+            .into_iter()
+            .flatten()
+            .collect(),
+    ]
 }
 
 /// Link name and source MAC address in the first six registers of a key.
@@ -346,7 +427,9 @@ impl TableSpec {
         let mut sets: Vec<String> = self
             .sets()
             .map(|set| {
-                describe_set(&set.name.to_string_lossy(), set.key.1, set.data.map_or(0, |data| data.1))
+                // A verdict map is told with the size of the kernel's own `struct nft_verdict`.
+                let data = set.data.map_or(0, |data| data.1);
+                describe_set(&set.name.to_string_lossy(), set.key.1, data)
             })
             .collect();
         let mut chains: Vec<String> = self
@@ -389,9 +472,34 @@ fn new_set<'a>(spec: &SetSpec, id: u32, table: &'a Table) -> Set<'a, AnyKey> {
         sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_KEY_TYPE as u16, spec.key.0);
         sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_KEY_LEN as u16, spec.key.1);
         if let Some((kind, length)) = spec.data {
-            sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_FLAGS as u16, libc::NFT_SET_MAP.cast_unsigned());
+            let ranges =
+                if spec.ranges.is_empty() { 0 } else { libc::NFT_SET_INTERVAL as u32 | NFT_SET_CONCAT };
+            let flags = libc::NFT_SET_MAP.cast_unsigned() | ranges;
+            sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_FLAGS as u16, flags);
             sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_DATA_TYPE as u16, kind);
-            sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_DATA_LEN as u16, length);
+            if !spec.verdict {
+                sys::nftnl_set_set_u32(raw, sys::NFTNL_SET_DATA_LEN as u16, length);
+            }
+        }
+    }
+    if !spec.ranges.is_empty() {
+        // SAFETY: as above; libnftnl copies the bytes, one per field.
+        unsafe {
+            sys::nftnl_set_set_data(
+                raw,
+                sys::NFTNL_SET_DESC_CONCAT as u16,
+                spec.ranges.as_ptr().cast(),
+                spec.ranges.len() as u32,
+            );
+        }
+    }
+    if spec.verdict {
+        // SAFETY: the name is NUL-terminated. The set takes the expression over and frees it.
+        unsafe {
+            let counter = sys::nftnl_expr_alloc(c"counter".as_ptr());
+            if !counter.is_null() {
+                sys::nftnl_set_add_expr(raw, counter);
+            }
         }
     }
     if spec.host_order {
@@ -410,6 +518,9 @@ fn new_set<'a>(spec: &SetSpec, id: u32, table: &'a Table) -> Set<'a, AnyKey> {
     }
     set
 }
+
+/// `NFT_SET_CONCAT` of linux/netfilter/nf_tables.h.
+const NFT_SET_CONCAT: u32 = 0x80;
 
 fn describe_set(name: &str, key_bytes: u32, data_bytes: u32) -> String {
     format!("{name} {key_bytes} {data_bytes}")

@@ -1,6 +1,10 @@
 //! Elements as the kernel holds them: keys and data in registers' layout, each field padded to 4 bytes.
 
-use holdfast_core::{id::Slot, ruleset::Element, spec::Protocol};
+use holdfast_core::{
+    id::Slot,
+    ruleset::{Element, VerdictKey},
+    spec::Protocol,
+};
 use nftnl::ProtoFamily;
 use std::{
     collections::BTreeSet,
@@ -32,6 +36,21 @@ pub(crate) struct SetSpec {
     pub data: Option<(u32, u32)>,
     /// Whether the key's first field is in the host's byte order, for whoever prints it.
     pub host_order: bool,
+    /// Lengths in bytes of the key's fields, where elements are ranges of each; empty where they are exact.
+    pub ranges: &'static [u8],
+    /// Whether a map yields verdicts.
+    pub verdict: bool,
+}
+
+impl SetSpec {
+    /// How much of a key is never a range: elements that differ there cannot overlap.
+    pub fn exact_bytes(&self) -> usize {
+        match self.ranges.len() {
+            0 => self.key.1 as usize,
+            2 => 4,
+            _ => 8,
+        }
+    }
 }
 
 const GROUP4: usize = 0;
@@ -43,17 +62,53 @@ const EGRESS6: usize = 5;
 const FORWARD4: usize = 6;
 const SOURCE4: usize = 7;
 const SOURCE6: usize = 8;
+const HAIRPIN4: usize = 9;
+const CLASS4: usize = 10;
+const CLASS6: usize = 11;
+const OUTSIDE4: usize = 12;
+const OUTSIDE6: usize = 13;
+const POLICY: usize = 14;
+const BORDER: usize = 15;
+
+/// `enum nft_data_types`: what a verdict map yields.
+const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
+/// `struct nft_verdict`'s code, as a map's data.
+const VERDICT_BYTES: u32 = 16;
 
 const fn inet(name: &'static CStr, key: (u32, u32), data: Option<(u32, u32)>) -> SetSpec {
-    SetSpec { table: ProtoFamily::Inet, name, key, data, host_order: false }
+    SetSpec { table: ProtoFamily::Inet, name, key, data, host_order: false, ranges: &[], verdict: false }
 }
 
 const fn bridge(name: &'static CStr, key: (u32, u32)) -> SetSpec {
-    SetSpec { table: ProtoFamily::Bridge, name, key, data: None, host_order: true }
+    SetSpec {
+        table: ProtoFamily::Bridge,
+        name,
+        key,
+        data: None,
+        host_order: true,
+        ranges: &[],
+        verdict: false,
+    }
+}
+
+/// Classes of addresses outside: family, then a range of addresses.
+const fn outside(name: &'static CStr, address: (u32, u32), ranges: &'static [u8]) -> SetSpec {
+    let key = (PROTOCOL << 6 | address.0, 4 + address.1);
+    SetSpec { ranges, ..inet(name, key, Some((MARK, 4))) }
+}
+
+/// Verdicts: class and class, ranges of protocols and ports.
+const fn verdicts(name: &'static CStr) -> SetSpec {
+    let key = (MARK << 18 | MARK << 12 | PROTOCOL << 6 | SERVICE, 16);
+    SetSpec {
+        ranges: &[4, 4, 1, 2],
+        verdict: true,
+        ..inet(name, key, Some((NFT_DATA_VERDICT, VERDICT_BYTES)))
+    }
 }
 
 /// All sets; [`Raw::set`] is an index here.
-pub(crate) static SETS: [SetSpec; 9] = [
+pub(crate) static SETS: [SetSpec; 16] = [
     inet(c"group4", (IPV4, 4), Some((MARK, 4))),
     inet(c"member4", (MARK << 6 | IPV4, 8), None),
     inet(c"egress4", (IPV4, 4), None),
@@ -63,6 +118,13 @@ pub(crate) static SETS: [SetSpec; 9] = [
     inet(c"forward4", (PROTOCOL << 6 | SERVICE, 8), Some((IPV4 << 6 | SERVICE, 8))),
     bridge(c"source4", (IFNAME << 12 | ETHER << 6 | IPV4, 28)),
     bridge(c"source6", (IFNAME << 12 | ETHER << 6 | IPV6, 40)),
+    inet(c"hairpin4", (PROTOCOL << 6 | SERVICE, 8), Some((IPV4 << 6 | SERVICE, 8))),
+    inet(c"class4", (IPV4, 4), Some((MARK, 4))),
+    inet(c"class6", (IPV6, 16), Some((MARK, 4))),
+    outside(c"outside4", (IPV4, 4), &[1, 4]),
+    outside(c"outside6", (IPV6, 16), &[1, 16]),
+    verdicts(c"policy"),
+    verdicts(c"border"),
 ];
 
 /// One element in the kernel's form; `data` is empty where the set is no map.
@@ -70,11 +132,51 @@ pub(crate) static SETS: [SetSpec; 9] = [
 pub(crate) struct Raw {
     pub set: usize,
     pub key: Vec<u8>,
+    /// The last key of a range; empty where elements are exact.
+    pub key_end: Vec<u8>,
     pub data: Vec<u8>,
 }
 
+impl Raw {
+    /// Whether some key is in both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let spec = &SETS[self.set];
+        let mut at = 0;
+        let within = |field: &u8| {
+            let here = at..at + usize::from(*field);
+            at += usize::from(field.next_multiple_of(4));
+            let part = |bytes: &'_ Vec<u8>| bytes.get(here.clone()).map(<[u8]>::to_vec);
+            part(&self.key) <= part(&other.key_end) && part(&other.key) <= part(&self.key_end)
+        };
+        self.set == other.set && !spec.ranges.is_empty() && spec.ranges.iter().all(within)
+    }
+}
+
 fn raw(set: usize, key: impl IntoIterator<Item = Vec<u8>>, data: Vec<u8>) -> Raw {
-    Raw { set, key: key.into_iter().flatten().collect(), data }
+    Raw { set, key: key.into_iter().flatten().collect(), key_end: Vec::new(), data }
+}
+
+/// NFPROTO_IPV4 and NFPROTO_IPV6 as the first field of a key.
+const FAMILY4: [u8; 4] = [2, 0, 0, 0];
+const FAMILY6: [u8; 4] = [10, 0, 0, 0];
+
+fn outside_of(set: usize, family: [u8; 4], first: &[u8], last: &[u8], class: u32) -> Raw {
+    let key = |address: &[u8]| [&family, address].concat();
+    Raw { set, key: key(first), key_end: key(last), data: class.to_ne_bytes().to_vec() }
+}
+
+fn verdict(key: &VerdictKey, accept: bool) -> Raw {
+    let end = |protocol: u8, port: u16| {
+        let classes = [key.from.to_ne_bytes(), key.to.to_ne_bytes()].concat();
+        [classes, vec![protocol, 0, 0, 0], service(port)].concat()
+    };
+    let code = if accept { libc::NF_ACCEPT } else { libc::NF_DROP };
+    Raw {
+        set: if key.within { POLICY } else { BORDER },
+        key: end(key.protocols.0, key.ports.0),
+        key_end: end(key.protocols.1, key.ports.1),
+        data: code.to_be_bytes().to_vec(),
+    }
 }
 
 /// A link name as `meta iifname` loads it.
@@ -93,6 +195,11 @@ fn ether(mac: [u8; 6]) -> Vec<u8> {
 fn service(port: u16) -> Vec<u8> {
     let [high, low] = port.to_be_bytes();
     vec![high, low, 0, 0]
+}
+
+fn forward(set: usize, protocol: Protocol, from: u16, address: Ipv4Addr, to: u16) -> Raw {
+    let key = [vec![protocol.number(), 0, 0, 0], service(from)];
+    raw(set, key, [address.octets().to_vec(), service(to)].concat())
 }
 
 /// The kernel's form. A group is a number in the host's byte order, like a mark.
@@ -114,17 +221,24 @@ pub(crate) fn encode(element: &Element) -> Raw {
         Element::Source6(slot, mac, address) => {
             raw(SOURCE6, [port(slot), ether(mac), v6(address)], Vec::new())
         }
-        Element::Forward4(protocol, from, address, to) => raw(
-            FORWARD4,
-            [vec![protocol.number(), 0, 0, 0], service(from)],
-            [v4(address), service(to)].concat(),
-        ),
+        Element::Forward4(protocol, from, address, to) => forward(FORWARD4, protocol, from, address, to),
+        Element::Hairpin4(protocol, from, address, to) => forward(HAIRPIN4, protocol, from, address, to),
+        Element::Class4(address, class) => raw(CLASS4, [v4(address)], group(class)),
+        Element::Class6(address, class) => raw(CLASS6, [v6(address)], group(class)),
+        Element::Outside4(first, last, class) => {
+            outside_of(OUTSIDE4, FAMILY4, &first.octets(), &last.octets(), class)
+        }
+        Element::Outside6(first, last, class) => {
+            outside_of(OUTSIDE6, FAMILY6, &first.octets(), &last.octets(), class)
+        }
+        Element::Verdict(key, accept) => verdict(&key, accept),
     }
 }
 
 /// The element a kernel's form stands for; `None` for one that Holdfast never makes.
 pub(crate) fn decode(raw: &Raw) -> Option<Element> {
     let key = Fields(&raw.key);
+    let end = Fields(&raw.key_end);
     let data = Fields(&raw.data);
     let element = match raw.set {
         GROUP4 => Element::Group4(key.v4(0)?, data.number(0)?),
@@ -134,6 +248,23 @@ pub(crate) fn decode(raw: &Raw) -> Option<Element> {
         MEMBER6 => Element::Member6(key.number(0)?, key.v6(4)?),
         EGRESS6 => Element::Egress6(key.v6(0)?),
         FORWARD4 => Element::Forward4(key.protocol(0)?, key.port(4)?, data.v4(0)?, data.port(4)?),
+        HAIRPIN4 => Element::Hairpin4(key.protocol(0)?, key.port(4)?, data.v4(0)?, data.port(4)?),
+        CLASS4 => Element::Class4(key.v4(0)?, data.number(0)?),
+        CLASS6 => Element::Class6(key.v6(0)?, data.number(0)?),
+        OUTSIDE4 => Element::Outside4(key.v4(4)?, end.v4(4)?, data.number(0)?),
+        OUTSIDE6 => Element::Outside6(key.v6(4)?, end.v6(4)?, data.number(0)?),
+        POLICY | BORDER => {
+            let [first] = key.bytes(8)?;
+            let [last] = end.bytes(8)?;
+            let key = VerdictKey {
+                within: raw.set == POLICY,
+                from: key.number(0)?,
+                to: key.number(4)?,
+                protocols: (first, last),
+                ports: (key.port(12)?, end.port(12)?),
+            };
+            Element::Verdict(key, data.bytes(0).map(i32::from_be_bytes)? == libc::NF_ACCEPT)
+        }
         SOURCE4 => Element::Source4(key.slot(0)?, key.bytes(16)?, key.v4(24)?),
         SOURCE6 => Element::Source6(key.slot(0)?, key.bytes(16)?, key.v6(24)?),
         _ => return None,
@@ -197,11 +328,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ranges_overlap_where_every_field_does() {
+        let key = |protocols, ports| {
+            encode(&Element::Verdict(VerdictKey { within: true, from: 1, to: 2, protocols, ports }, true))
+        };
+        assert!(key((6, 6), (80, 90)).overlaps(&key((0, 255), (90, 100))));
+        assert!(!key((6, 6), (80, 90)).overlaps(&key((6, 6), (91, 100))));
+        assert!(!key((6, 6), (80, 90)).overlaps(&key((17, 17), (80, 90))));
+        // In the order of addresses and ports, which is that of their bytes.
+        assert!(!key((6, 6), (255, 255)).overlaps(&key((6, 6), (256, 512))));
+        let exact = encode(&Element::Egress4(Ipv4Addr::LOCALHOST));
+        assert!(!exact.overlaps(&exact));
+    }
+
+    #[test]
     fn every_element_reads_back_and_fits_its_set() {
         let v4: Ipv4Addr = "10.89.3.4".parse().unwrap();
         let v6: Ipv6Addr = "fd12::3:4".parse().unwrap();
         let mac = [2, 1, 2, 3, 4, 5];
         let slot = Slot(u32::MAX);
+        let key = VerdictKey { within: true, from: 7, to: u32::MAX, protocols: (0, 255), ports: (80, 90) };
         let all = [
             Element::Group4(v4, 77),
             Element::Member4(77, v4),
@@ -212,12 +358,23 @@ mod tests {
             Element::Egress6(v6),
             Element::Source6(slot, mac, v6),
             Element::Forward4(Protocol::Udp, 20_001, v4, 53),
+            Element::Hairpin4(Protocol::Tcp, 8080, v4, 80),
+            Element::Class4(v4, 99),
+            Element::Class6(v6, 99),
+            Element::Outside4(v4, Ipv4Addr::BROADCAST, 99),
+            Element::Outside6(v6, Ipv6Addr::from(u128::MAX), 99),
+            Element::Verdict(key, true),
+            Element::Verdict(VerdictKey { within: false, ..key }, false),
         ];
         for element in all {
             let raw = encode(&element);
             let spec = &SETS[raw.set];
             assert_eq!(raw.key.len(), spec.key.1 as usize, "{element:?}");
-            assert_eq!(raw.data.len(), spec.data.map_or(0, |data| data.1 as usize), "{element:?}");
+            let data_bytes = if spec.verdict { 4 } else { spec.data.map_or(0, |data| data.1 as usize) };
+            assert_eq!(raw.data.len(), data_bytes, "{element:?}");
+            assert_eq!(raw.key_end.len(), if spec.ranges.is_empty() { 0 } else { raw.key.len() });
+            let fields: usize = spec.ranges.iter().map(|it| usize::from(it.next_multiple_of(4))).sum();
+            assert!(spec.ranges.is_empty() || fields == raw.key.len(), "{element:?}");
             assert_eq!(decode(&raw), Some(element));
             let mut foreign = raw.clone();
             foreign.key.push(0);

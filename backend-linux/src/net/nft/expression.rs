@@ -51,6 +51,8 @@ pub(crate) enum Expr {
     Payload(Header, u32, u32, u32),
     /// Loads `ct KEY`.
     Ct(libc::c_int, u32),
+    /// Loads the destination address's type: RTN_LOCAL and its kin, of linux/rtnetlink.h.
+    DestinationType(u32),
     /// Compares a register.
     Compare(Compare, u32, Vec<u8>),
     /// Masks a 4-byte register in place.
@@ -61,6 +63,8 @@ pub(crate) enum Expr {
     NoMember(&'static CStr, u32),
     /// The key must be in a map; its data goes to the second register.
     Map(&'static CStr, u32, u32),
+    /// The key must be in a map, which says what becomes of the packet.
+    Verdicts(&'static CStr, u32),
     /// Rewrites the destination to the IPv4 address and port in these registers.
     DestinationNat(u32, u32),
     /// Rewrites the source to the outgoing link's address.
@@ -176,6 +180,14 @@ impl Expr {
                     (sys::NFTNL_EXPR_LOOKUP_SET, Text(set)),
                 ],
             ),
+            Self::Verdicts(set, key) => (
+                c"lookup",
+                vec![
+                    (sys::NFTNL_EXPR_LOOKUP_SREG, Number(register(*key))),
+                    (sys::NFTNL_EXPR_LOOKUP_DREG, Number(libc::NFT_REG_VERDICT.cast_unsigned())),
+                    (sys::NFTNL_EXPR_LOOKUP_SET, Text(set)),
+                ],
+            ),
             Self::DestinationNat(address, port) => (
                 c"nat",
                 vec![
@@ -183,6 +195,14 @@ impl Expr {
                     (sys::NFTNL_EXPR_NAT_FAMILY, Number(libc::NFPROTO_IPV4.cast_unsigned())),
                     (sys::NFTNL_EXPR_NAT_REG_ADDR_MIN, Number(register(*address))),
                     (sys::NFTNL_EXPR_NAT_REG_PROTO_MIN, Number(register(*port))),
+                ],
+            ),
+            Self::DestinationType(to) => (
+                c"fib",
+                vec![
+                    (sys::NFTNL_EXPR_FIB_DREG, Number(register(*to))),
+                    (sys::NFTNL_EXPR_FIB_RESULT, Number(NFT_FIB_RESULT_ADDRTYPE)),
+                    (sys::NFTNL_EXPR_FIB_FLAGS, Number(NFTA_FIB_F_DADDR)),
                 ],
             ),
             Self::Masquerade => (c"masq", Vec::new()),
@@ -205,6 +225,10 @@ impl Expr {
     }
 }
 
+/// Of linux/netfilter/nf_tables.h.
+const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
+/// Likewise.
+const NFTA_FIB_F_DADDR: u32 = 1 << 1;
 /// `NFT_LOOKUP_F_INV` of linux/netfilter/nf_tables.h.
 const NFT_LOOKUP_F_INV: u32 = 1;
 

@@ -17,7 +17,7 @@ use elements::{Raw, SETS, SetSpec};
 use holdfast_core::{
     error::{Class, RouterError},
     observed::RulesetObserved,
-    ruleset::{Element, Ruleset},
+    ruleset::{Counter, Element, Ruleset},
 };
 use nix::{errno::Errno, sys::socket::SockProtocol};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,15 @@ const NLMSG_DONE: u16 = 3;
 const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 const NFTA_SET_ELEM_KEY: u16 = 1;
 const NFTA_SET_ELEM_DATA: u16 = 2;
+const NFTA_SET_ELEM_EXPR: u16 = 7;
+const NFTA_SET_ELEM_KEY_END: u16 = 10;
+const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
+const NFTA_EXPR_DATA: u16 = 2;
+const NFTA_COUNTER_BYTES: u16 = 1;
+const NFTA_COUNTER_PACKETS: u16 = 2;
 const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_DATA_VERDICT: u16 = 2;
+const NFTA_VERDICT_CODE: u16 = 1;
 /// `struct nfgenmsg`.
 const NFGENMSG_BYTES: usize = 4;
 
@@ -61,8 +69,8 @@ impl Firewall {
         Ok(RulesetObserved { base, digest: elements::digest(&held) })
     }
 
-    /// Base chains and exactly these elements, then a look whether it is so.
-    pub fn ensure(&mut self, ruleset: &Ruleset) -> Result<(), RouterError> {
+    /// Base chains and exactly these elements, then a look whether it is so. Tells what was removed.
+    pub fn ensure(&mut self, ruleset: &Ruleset) -> Result<BTreeSet<Element>, RouterError> {
         let wanted: BTreeSet<Raw> = ruleset.elements.iter().map(elements::encode).collect();
         let mut held = BTreeSet::new();
         if self.has_base()? {
@@ -70,12 +78,13 @@ impl Firewall {
         } else {
             self.install_base()?;
         }
+        let gone = held.difference(&wanted).filter_map(elements::decode).collect();
         let changes = difference(&held, &wanted);
         self.commit(&changes)?;
         let base = self.has_base()?;
         let held = self.dump_all()?;
         if base && elements::digest(&held) == ruleset.digest() && held == wanted {
-            return Ok(());
+            return Ok(gone);
         }
         Err(RouterError::new(
             Class::Transient,
@@ -92,9 +101,11 @@ impl Firewall {
         // Only a map's key can be taken by another target: adding what is there changes nothing in a set.
         let keyed: BTreeSet<Raw> =
             wanted.iter().filter(|raw| SETS[raw.set].data.is_some()).cloned().collect();
+        let (ranged, keyed): (BTreeSet<Raw>, BTreeSet<Raw>) =
+            keyed.into_iter().partition(|raw| !SETS[raw.set].ranges.is_empty());
         let held = self.held_of(&keyed)?;
-        let mut changes: Vec<Change> = Vec::new();
-        for raw in wanted {
+        let mut changes = self.replacing(&ranged)?;
+        for raw in wanted.difference(&ranged).cloned().collect::<Vec<_>>() {
             let key = (raw.set, raw.key.clone());
             match held.get(&key) {
                 Some(data) if *data == raw.data => continue,
@@ -106,13 +117,36 @@ impl Firewall {
         self.commit_whole(&changes)
     }
 
+    /// Changes that put ranges in place of whatever overlaps with them.
+    fn replacing(&mut self, wanted: &BTreeSet<Raw>) -> Result<Vec<Change>, RouterError> {
+        let mut changes = Vec::new();
+        let sets: BTreeSet<usize> = wanted.iter().map(|raw| raw.set).collect();
+        for set in sets {
+            let exact = SETS[set].exact_bytes();
+            let held = self.dump_set(set)?;
+            let mut near: BTreeMap<&[u8], Vec<&Raw>> = BTreeMap::new();
+            for raw in &held {
+                near.entry(&raw.key[..exact.min(raw.key.len())]).or_default().push(raw);
+            }
+            let mut gone = BTreeSet::new();
+            for raw in wanted.iter().filter(|raw| raw.set == set && !held.contains(*raw)) {
+                let near =
+                    near.get(&raw.key[..exact.min(raw.key.len())]).map(Vec::as_slice).unwrap_or_default();
+                gone.extend(near.iter().filter(|other| other.overlaps(raw)).map(|other| (*other).clone()));
+                changes.push(Change::Add(raw.clone()));
+            }
+            changes.extend(gone.into_iter().map(Change::Remove));
+        }
+        Ok(changes)
+    }
+
     /// Removes elements in one transaction. A key that holds another target is another element and stays.
     pub fn remove(&mut self, elements: &BTreeSet<Element>) -> Result<(), RouterError> {
         let unwanted: BTreeSet<Raw> = elements.iter().map(elements::encode).collect();
         let held = self.held_of(&unwanted)?;
         let changes: Vec<Change> = unwanted
             .into_iter()
-            .filter(|raw| held.get(&(raw.set, raw.key.clone())) == Some(&raw.data))
+            .filter(|raw| held.get(&(raw.set, raw.id())) == Some(&raw.data))
             .map(Change::Remove)
             .collect();
         self.commit_whole(&changes)
@@ -121,7 +155,8 @@ impl Firewall {
     /// What the kernel holds under the keys of `wanted`.
     fn held_of(&mut self, wanted: &BTreeSet<Raw>) -> Result<Held, RouterError> {
         let mut held = BTreeMap::new();
-        if wanted.len() <= LOOKUPS_MAX {
+        let exact = wanted.iter().all(|raw| SETS[raw.set].ranges.is_empty());
+        if wanted.len() <= LOOKUPS_MAX && exact {
             for raw in wanted {
                 held.extend(self.lookup(raw)?.map(|found| ((found.set, found.key), found.data)));
             }
@@ -129,7 +164,7 @@ impl Firewall {
         }
         let sets: BTreeSet<usize> = wanted.iter().map(|raw| raw.set).collect();
         for set in sets {
-            held.extend(self.dump_set(set)?.into_iter().map(|found| ((found.set, found.key), found.data)));
+            held.extend(self.dump_set(set)?.into_iter().map(|found| ((found.set, found.id()), found.data)));
         }
         Ok(held)
     }
@@ -215,6 +250,28 @@ impl Firewall {
         Ok(found.into_inner())
     }
 
+    /// How often each verdict was given: elements with packets and bytes.
+    pub fn counters(&mut self) -> Result<Vec<(Element, Counter)>, RouterError> {
+        let mut counters = Vec::new();
+        if !self.has_base()? {
+            return Ok(counters);
+        }
+        for (set, spec) in SETS.iter().enumerate().filter(|(_, spec)| spec.verdict) {
+            let found = std::cell::RefCell::new(Vec::new());
+            let attributes = transaction::element_list_attributes(spec);
+            self.dump(
+                libc::NFT_MSG_GETSETELEM,
+                spec.family(),
+                &attributes,
+                |message| found.borrow_mut().extend(read_counters(set, message)),
+                || found.borrow_mut().clear(),
+            )
+            .map_err(|error| netlink("list elements of", spec.label(), &error))?;
+            counters.append(&mut found.into_inner());
+        }
+        Ok(counters)
+    }
+
     fn dump_all(&mut self) -> Result<BTreeSet<Raw>, RouterError> {
         let mut all = BTreeSet::new();
         for set in 0..SETS.len() {
@@ -271,6 +328,13 @@ impl Firewall {
     fn commit(&mut self, changes: &[Change]) -> Result<(), RouterError> {
         let limit = self.socket.send_bytes_max.min(TRANSACTION_BYTES_MAX);
         let mut rest = changes;
+        let (ranged, others): (Vec<Change>, Vec<Change>) =
+            changes.iter().cloned().partition(|change| !SETS[change.raw().set].ranges.is_empty());
+        if transaction::fitting(changes, limit) < changes.len() && !ranged.is_empty() {
+            // What takes an overlapping range's place belongs into its transaction.
+            self.commit_whole(&ranged)?;
+            rest = &others;
+        }
         while !rest.is_empty() {
             let mut count = transaction::fitting(rest, limit);
             // A key's removal and its new target belong together.
@@ -328,12 +392,12 @@ impl Firewall {
 
 /// Removals and additions that lead from one to the other, key by key, a removal before its replacement.
 fn difference(held: &BTreeSet<Raw>, wanted: &BTreeSet<Raw>) -> Vec<Change> {
-    let mut changes: BTreeMap<(usize, &[u8]), [Option<Change>; 2]> = BTreeMap::new();
+    let mut changes: BTreeMap<(usize, Vec<u8>), [Option<Change>; 2]> = BTreeMap::new();
     for raw in held.difference(wanted) {
-        changes.entry((raw.set, &raw.key)).or_default()[0] = Some(Change::Remove(raw.clone()));
+        changes.entry((raw.set, raw.id())).or_default()[0] = Some(Change::Remove(raw.clone()));
     }
     for raw in wanted.difference(held) {
-        changes.entry((raw.set, &raw.key)).or_default()[1] = Some(Change::Add(raw.clone()));
+        changes.entry((raw.set, raw.id())).or_default()[1] = Some(Change::Add(raw.clone()));
     }
     changes.into_values().flatten().flatten().collect()
 }
@@ -350,13 +414,60 @@ fn read_elements(set: usize, message: &Message<'_>) -> Vec<Raw> {
             let part = |wanted| {
                 Attributes(element).find(|(kind, _)| *kind == wanted).and_then(|(_, nest)| value(nest))
             };
+            let verdict = || {
+                let nest = |inside: &'_ [u8], wanted: u16| {
+                    Attributes(inside).find(|(kind, _)| *kind == wanted).map(|(_, value)| value.to_vec())
+                };
+                let data = nest(element, NFTA_SET_ELEM_DATA)?;
+                nest(&nest(&data, NFTA_DATA_VERDICT)?, NFTA_VERDICT_CODE)
+            };
+            let data = if SETS[set].verdict { verdict() } else { part(NFTA_SET_ELEM_DATA) };
+            let key_end = part(NFTA_SET_ELEM_KEY_END).filter(|_| !SETS[set].ranges.is_empty());
             Some(Raw {
                 set,
                 key: part(NFTA_SET_ELEM_KEY)?,
-                data: part(NFTA_SET_ELEM_DATA).unwrap_or_default(),
+                key_end: key_end.unwrap_or_default(),
+                data: data.unwrap_or_default(),
             })
         })
         .collect()
+}
+
+/// The counters of one message's elements.
+fn read_counters(set: usize, message: &Message<'_>) -> Vec<(Element, Counter)> {
+    let find = |inside: &[u8], wanted: u16| {
+        Attributes(inside).find(|(kind, _)| *kind == wanted).map(|(_, value)| value.to_vec())
+    };
+    let number = |inside: &[u8], wanted: u16| {
+        find(inside, wanted).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes)
+    };
+    let lists = Attributes(message.payload().get(NFGENMSG_BYTES..).unwrap_or_default())
+        .filter(|(kind, _)| *kind == NFTA_SET_ELEM_LIST_ELEMENTS)
+        .flat_map(|(_, list)| Attributes(list).map(|(_, element)| element.to_vec()).collect::<Vec<_>>());
+    let elements = read_elements(set, message);
+    lists
+        .zip(elements)
+        .filter_map(|(bytes, raw)| {
+            // One expression stands alone, several in a list: of ours there is one.
+            let expression = find(&bytes, NFTA_SET_ELEM_EXPR).or_else(|| {
+                let list = find(&bytes, NFTA_SET_ELEM_EXPRESSIONS)?;
+                Attributes(&list).next().map(|(_, value)| value.to_vec())
+            })?;
+            let data = find(&expression, NFTA_EXPR_DATA)?;
+            let counter = Counter {
+                packets: number(&data, NFTA_COUNTER_PACKETS)?,
+                bytes: number(&data, NFTA_COUNTER_BYTES)?,
+            };
+            Some((elements::decode(&raw)?, counter))
+        })
+        .collect()
+}
+
+impl Raw {
+    /// What tells it from others of its set.
+    fn id(&self) -> Vec<u8> {
+        [self.key.as_slice(), &self.key_end].concat()
+    }
 }
 
 impl SetSpec {

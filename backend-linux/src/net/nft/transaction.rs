@@ -25,7 +25,10 @@ const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_SET_ELEM_KEY: u16 = 1;
 const NFTA_SET_ELEM_DATA: u16 = 2;
+const NFTA_SET_ELEM_KEY_END: u16 = 10;
 const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_DATA_VERDICT: u16 = 2;
+const NFTA_VERDICT_CODE: u16 = 1;
 /// A netlink attribute's length is 16 bits; a list of elements is one attribute.
 const LIST_BYTES_MAX: usize = 60_000;
 /// Begin, end, and a message's own head, in bytes: more than they take.
@@ -39,7 +42,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    fn raw(&self) -> &Raw {
+    pub fn raw(&self) -> &Raw {
         match self {
             Self::Add(raw) | Self::Remove(raw) => raw,
         }
@@ -188,7 +191,16 @@ fn element(raw: &Raw) -> Vec<u8> {
         outer
     };
     let mut parts = nest(NFTA_SET_ELEM_KEY, &raw.key);
-    if !raw.data.is_empty() {
+    if !raw.key_end.is_empty() {
+        parts.extend(nest(NFTA_SET_ELEM_KEY_END, &raw.key_end));
+    }
+    if !raw.data.is_empty() && SETS[raw.set].verdict {
+        let mut code = Vec::new();
+        attribute(&mut code, NFTA_VERDICT_CODE, &raw.data);
+        let mut verdict = Vec::new();
+        attribute(&mut verdict, NFTA_DATA_VERDICT | NLA_F_NESTED, &code);
+        attribute(&mut parts, NFTA_SET_ELEM_DATA | NLA_F_NESTED, &verdict);
+    } else if !raw.data.is_empty() {
         parts.extend(nest(NFTA_SET_ELEM_DATA, &raw.data));
     }
     let mut bytes = Vec::with_capacity(parts.len() + 4);
@@ -238,7 +250,7 @@ pub(crate) fn get_request(
 /// Asks for the element of one key.
 pub(crate) fn lookup_request(spec: &SetSpec, key: &[u8], sequence: u32, flags: u16) -> Vec<u8> {
     let mut attributes = element_list_attributes(spec);
-    let list = element(&Raw { set: 0, key: key.to_vec(), data: Vec::new() });
+    let list = element(&Raw { set: 0, key: key.to_vec(), key_end: Vec::new(), data: Vec::new() });
     attribute(&mut attributes, NFTA_SET_ELEM_LIST_ELEMENTS | NLA_F_NESTED, &list);
     get_request(libc::NFT_MSG_GETSETELEM, spec.table as u8, flags, sequence, &attributes)
 }
