@@ -134,6 +134,9 @@ pub fn addresses(
     let taken: BTreeSet<Ipv4Addr> = records
         .sandboxes
         .values()
+        .filter(|sandbox| {
+            !mutant!(AddressOfStoppedReused) || records.members(&sandbox.id).any(|it| it.running().is_some())
+        })
         .flat_map(|sandbox| &sandbox.attachments)
         .filter(|attachment| attachment.network == network.id)
         .map(|attachment| attachment.ipv4)
@@ -158,7 +161,7 @@ pub fn addresses(
 /// The next slot. Slots are never reused, so a link of a dead start can never be taken for a living one.
 pub fn slot(node: &mut NodeRecord) -> Slot {
     let slot = Slot(node.slot_next);
-    node.slot_next = node.slot_next.saturating_add(1);
+    node.slot_next = node.slot_next.saturating_add(u32::from(!mutant!(SlotReused)));
     slot
 }
 

@@ -124,7 +124,7 @@ fn visit_desired(
 ) {
     let leaving = leaving(records);
     for sandbox in records.sandboxes.values() {
-        if plugged(sandbox) && !leaving.contains(&sandbox.id) {
+        if plugged(sandbox) && (mutant!(LeavingStillGoverned) || !leaving.contains(&sandbox.id)) {
             visit_sandbox(records, sandbox, visit);
         }
     }
@@ -160,8 +160,10 @@ pub fn sandbox_elements(records: &Records, sandbox: &SandboxRecord) -> BTreeSet<
 }
 
 fn visit_sandbox(records: &Records, sandbox: &SandboxRecord, visit: &mut dyn FnMut(Element)) {
-    for attachment in &sandbox.attachments {
-        let egress = records.networks.get(&attachment.network).is_some_and(|network| !network.spec.internal);
+    let governed = if mutant!(OnlyFirstAttachmentGoverned) { 1 } else { usize::MAX };
+    for attachment in sandbox.attachments.iter().take(governed) {
+        let egress = records.networks.get(&attachment.network).is_some_and(|network| !network.spec.internal)
+            || mutant!(InternalNetworkLeaves);
         visit_attachment(attachment, egress, visit);
     }
     if let Some(first) = sandbox.attachments.first() {
@@ -176,6 +178,9 @@ fn visit_attachment(attachment: &AttachmentRecord, egress: bool, visit: &mut dyn
     visit(Element::Group4(ipv4, group));
     visit(Element::Member4(group, ipv4));
     visit(Element::Source4(slot, mac, ipv4));
+    if mutant!(OnlyIpv4Governed) {
+        return;
+    }
     visit(Element::Group6(ipv6, group));
     visit(Element::Member6(group, ipv6));
     visit(Element::Source6(slot, mac, ipv6));

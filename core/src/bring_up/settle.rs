@@ -70,10 +70,11 @@ pub(super) fn settle(
 
 /// Whether the observation was made of the start that the record speaks of.
 pub(super) fn is_current(container: &ContainerRecord, seen: &ContainerObserved) -> bool {
-    seen.basis.as_ref().is_none_or(|basis| {
-        basis.incarnation == container.incarnation
-            && basis.init.as_ref() == container.running().map(|(init, _)| init)
-    })
+    mutant!(StaleLookBelieved)
+        || seen.basis.as_ref().is_none_or(|basis| {
+            basis.incarnation == container.incarnation
+                && basis.init.as_ref() == container.running().map(|(init, _)| init)
+        })
 }
 
 fn next_record(
@@ -83,7 +84,8 @@ fn next_record(
     seen: &ContainerObserved,
     wall: Wall,
 ) -> Option<ContainerRecord> {
-    if let Some(init) = &seen.init {
+    let orphaned = mutant!(MonitorDeathIsDeath) && seen.monitor.is_none();
+    if let Some(init) = seen.init.as_ref().filter(|_| !orphaned) {
         // It lives. If the record says otherwise, its start was never written down.
         let known = container.running().is_some_and(|(recorded, _)| recorded == init);
         let monitor = seen.monitor.clone().unwrap_or_else(|| init.clone());
@@ -105,6 +107,9 @@ fn next_record(
     match code {
         Some(code) if !died_with_the_node(observed, case, container, code) => {
             Some(restart::after_exit(container, Some(code), observed.at, wall, &observed.boot_id))
+        }
+        exit_code if mutant!(NodeDeathIsOwnEnd) => {
+            Some(restart::after_exit(container, exit_code, observed.at, wall, &observed.boot_id))
         }
         // No end of its own that anybody saw: it died with the node, or after its monitor. It is lost, and the
         // cure for that is a restart at once, whatever the policy for ends of its own says.

@@ -36,12 +36,12 @@ async fn carry_out<W: World, T: Send + Clone>(
 ) -> Result<T, RequestError> {
     let deadline = world.now().after(BUSY_WAIT);
     let mut poll = BUSY_POLL_FIRST;
+    let durable = if mutant!(BeginNotDurable) { Durability::Process } else { Durability::Power };
     loop {
         let mut random = [0_u8; 32];
         world.fill(&mut random);
         let stamp = Stamp { random, wall: world.wall(), daemon_generation: session.daemon_generation };
-        let admitted =
-            world.transact(Durability::Power, |records| begin(records, admit(records, &stamp))).await?;
+        let admitted = world.transact(durable, |records| begin(records, admit(records, &stamp))).await?;
         match admitted {
             Ok((None, about)) => return Ok(about),
             Ok((Some(operation), about)) => {
@@ -74,10 +74,14 @@ fn begin<T>(records: &Records, admission: Result<Admission<T>, Refusal>) -> Resu
             _ => Ok((alloc::vec::Vec::new(), (None, about))),
         },
         Admission::Run { operation, mut changes, uses, about } => {
-            if let Some(open) = ops::blocker(records, &operation.subjects, &uses) {
+            if let Some(open) = ops::blocker(records, &operation.subjects, &uses)
+                && !mutant!(LocksIgnored)
+            {
                 return Err(busy(open));
             }
-            changes.push(Change::Operation((*operation).clone()));
+            if !mutant!(JournalAfterEffect) {
+                changes.push(Change::Operation((*operation).clone()));
+            }
             Ok((changes, (Some(operation), about)))
         }
     }
