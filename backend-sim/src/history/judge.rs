@@ -58,6 +58,9 @@ impl Before {
         named("acknowledged operations survive", answered(records, answers))?;
         let touched = self.with_members(touched(answers), answers);
         named("bystanders keep their addresses", self.same_records(records, &touched))?;
+        if !strikes.iter().any(ends_by_itself) {
+            named("what died with the node comes back", self.runs_again(node, &touched))?;
+        }
         let taken_down = answers.iter().any(|answer| answer.action == Action::TakeDown);
         if taken_down || strikes.iter().any(kills_workloads) {
             return Ok(());
@@ -95,6 +98,14 @@ impl Before {
         Ok(())
     }
 
+    /// A container that ran and of which nothing was asked runs, whatever its restart policy says of its own end.
+    fn runs_again(&self, node: &Node, touched: &BTreeSet<String>) -> Result<(), String> {
+        let now = inits(node);
+        let ran = self.records.containers.values().filter(|record| self.inits.contains_key(&record.id));
+        let mut gone = ran.filter(|record| !touched.contains(&record.name) && !now.contains_key(&record.id));
+        gone.next().map_or(Ok(()), |record| Err(format!("{} ran and does not", record.name)))
+    }
+
     fn same_inits(&self, node: &Node, touched: &BTreeSet<String>) -> Result<(), String> {
         let now = inits(node);
         let standing = self.records.containers.values().filter(|record| !touched.contains(&record.name));
@@ -105,6 +116,11 @@ impl Before {
             }
         }
         Ok(())
+    }
+
+    fn started_unknown(&self, id: &ContainerId) -> bool {
+        let recorded = self.records.containers.get(id).and_then(|record| Some(record.running()?.0));
+        self.inits.get(id).is_some_and(|init| recorded != Some(init))
     }
 
     /// The cures that the bring-ups since then report are the ones that happened.
@@ -127,6 +143,10 @@ impl Before {
                 .into_iter()
                 .any(|it| &it.name == name || members.iter().any(|member| member.name == it.name))
             {
+                continue;
+            }
+            // A start of which no record knew was found, not made.
+            if members.iter().any(|it| self.started_unknown(&it.id)) {
                 continue;
             }
             // One that is not to run, or ended and stays so by its policy, was not cured.
@@ -176,6 +196,18 @@ fn kills_workloads(kind: &FaultKind) -> bool {
             who.iter().any(|victim| matches!(victim, Victim::Inits | Victim::Init(_)))
         }
         FaultKind::Exit { .. } | FaultKind::PowerLoss => true,
+        _ => false,
+    }
+}
+
+/// Whether a container may end without the node, and so by its policy for good.
+fn ends_by_itself(kind: &FaultKind) -> bool {
+    match kind {
+        FaultKind::Kill { who } | FaultKind::KillAndReusePid { who } => {
+            let beside = who.contains(&Victim::Inits) && !who.contains(&Victim::Monitors);
+            beside || who.iter().any(|victim| matches!(victim, Victim::Init(_)))
+        }
+        FaultKind::Exit { .. } => true,
         _ => false,
     }
 }
