@@ -137,6 +137,9 @@ pub fn more() -> Vec<History> {
             vec![Action::Stop("left".to_owned())],
         ),
     ];
+    let no_pin = Action::Strike(FaultKind::Kill { who: vec![Victim::Pin] });
+    let down_and_up = vec![no_pin, Action::TakeDown, Action::Up];
+    more.push(scenario("down without a pin, and up", Vec::new(), down_and_up));
     more.extend((0..RACES).map(|seed| {
         let repair = vec![Action::Strike(FaultKind::FlushRules), Action::BringUp];
         let run = vec![Action::Run(Box::new(RunRequest { ports: vec![port(18_090)], ..request("one") }))];

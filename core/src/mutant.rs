@@ -95,6 +95,7 @@ mod planted {
         HarsherCure: "a workload that could be replugged is ended",
         StoppedComesBack: "a pod's member that was stopped is started by a repair",
         NodeDeathIsOwnEnd: "what died with the node is taken to have ended by itself",
+        DownIsOwnEnd: "what was ended to take the node down is taken to have ended by itself",
         RecoveredAsPlanned: "who was to be cured is reported as recovered",
     }
 
