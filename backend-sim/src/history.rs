@@ -237,7 +237,7 @@ impl History {
         let calls = sim.calls() - base;
         sim.disarm();
         if daemon.is_some() {
-            sim.with_node(|node| self.judge_last(node, &under))?;
+            sim.with_node(|node| self.judge_last(node, &before, &under))?;
         }
         let daemon = match daemon {
             Some(daemon) => daemon,

@@ -1,7 +1,7 @@
 //! What must be true at the moment an answer is given, before anything is repaired. Asked where nothing but the
 //! failing calls themselves can make it untrue: one lane, and no fault but calls that fail, hang or get no answer.
 
-use super::{Action, Answer, History, UnderFaults, violation};
+use super::{Action, Answer, Before, History, UnderFaults, violation};
 use crate::{check::Violation, fault::FaultKind, model::Node};
 use holdfast_core::{
     bring_up::wants_plug,
@@ -17,7 +17,12 @@ impl History {
     ///
     /// # Errors
     /// What was told and is not so.
-    pub(super) fn judge_last(&self, node: &Node, under: &UnderFaults) -> Result<(), Violation> {
+    pub(super) fn judge_last(
+        &self,
+        node: &Node,
+        before: &Before,
+        under: &UnderFaults,
+    ) -> Result<(), Violation> {
         let calls_only = |kind: &FaultKind| {
             matches!(kind, FaultKind::Fail(_) | FaultKind::Unknown { .. } | FaultKind::Delay { .. })
         };
@@ -30,6 +35,10 @@ impl History {
         let named = |name: &str, result: Result<(), String>| result.map_err(|detail| violation(name, detail));
         named("a port is bound before success is told", ports_bound(node, last))?;
         named("an undo that fails stops no other", undone(node, last))?;
+        let down = under.answers.iter().any(|answer| answer.action == Action::TakeDown);
+        if self.outage.is_empty() && !down {
+            named("bystanders are not cut off", before.undisturbed(node, &under.answers))?;
+        }
         match (&last.action, under.reports.last()) {
             (Action::BringUp, Some(report)) => named("the recovered are whole", recovered(node, report)),
             _ => Ok(()),

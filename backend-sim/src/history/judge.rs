@@ -98,6 +98,24 @@ impl Before {
         Ok(())
     }
 
+    /// Who was asked nothing is plugged as before, and so is a pod whose members were asked something: only its own
+    /// removal touches its namespaces.
+    ///
+    /// # Errors
+    /// Who is plugged otherwise.
+    pub(super) fn undisturbed(&self, node: &Node, answers: &[Answer]) -> Result<(), String> {
+        let touched = touched(answers);
+        let now = links(node);
+        for before in self.records.sandboxes.values().filter(|sandbox| !touched.contains(&sandbox.name)) {
+            let of_pod = before.kind == SandboxKind::Pod;
+            let members_touched = self.records.members(&before.id).any(|it| touched.contains(&it.name));
+            if (of_pod || !members_touched) && self.links.get(&before.id) != now.get(&before.id) {
+                return Err(format!("{} was cut off, and nothing was asked of it", before.name));
+            }
+        }
+        Ok(())
+    }
+
     /// A container that ran and of which nothing was asked runs, whatever its restart policy says of its own end.
     fn runs_again(&self, node: &Node, touched: &BTreeSet<String>) -> Result<(), String> {
         let now = inits(node);
@@ -116,11 +134,6 @@ impl Before {
             }
         }
         Ok(())
-    }
-
-    fn started_unknown(&self, id: &ContainerId) -> bool {
-        let recorded = self.records.containers.get(id).and_then(|record| Some(record.running()?.0));
-        self.inits.get(id).is_some_and(|init| recorded != Some(init))
     }
 
     /// The cures that the bring-ups since then report are the ones that happened.
@@ -143,10 +156,6 @@ impl Before {
                 .into_iter()
                 .any(|it| &it.name == name || members.iter().any(|member| member.name == it.name))
             {
-                continue;
-            }
-            // A start of which no record knew was found, not made.
-            if members.iter().any(|it| self.started_unknown(&it.id)) {
                 continue;
             }
             // One that is not to run, or ended and stays so by its policy, was not cured.
