@@ -12,12 +12,12 @@ export HOLDFAST_TEST_USER ?= holdfast
 
 # The seeds of `make sim`.
 SIM_WHICH = --seeds $(or $(SEEDS),2000) --from $(or $(FROM),0) --profile $(or $(PROFILE),default)
-.PHONY: help setup setup-lint setup-bench build demo test lint fmt sim replay chaos bench clean
+.PHONY: help setup setup-lint setup-bench build demo test lint fmt sim sim-mutants replay chaos bench clean
 
 help: ## Explain the targets
 	@echo 'Holdfast: a rootless node whose workloads outlive every process of it.'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo 'Variables: SCENARIOS="pin_kill replug" (chaos), SEEDS=2000 FROM=0 PROFILE=default (sim, replay),'
 	@echo '           RUNS=30 (bench),'
@@ -52,6 +52,7 @@ test: setup lint ## Lint, then every test, end-to-end tests on the real kernel i
 lint: setup-lint ## Formatting, clippy with warnings denied, licences, bans and sources
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p holdfast-sim --features mutants --all-targets -- -D warnings
 	$(CARGO) clippy-madsim
 	$(CARGO) deny --locked --log-level error check licenses bans sources
 
@@ -66,6 +67,10 @@ sim: ## Run seeds on the simulated node, madsim first (SEEDS=2000 FROM=0 PROFILE
 replay: setup ## Histories of the simulator on a real node, compared after every step (SEEDS=25 FROM=0)
 	HOLDFAST_REPLAY_SEEDS=$(or $(SEEDS),25) HOLDFAST_REPLAY_FROM=$(or $(FROM),0) \
 		$(CARGO) test --locked -p holdfast-tests --test replay
+
+# One build plants each bug in turn. The feature is on in no other target, and a real node's code refuses it.
+sim-mutants: ## Plant known bugs in core and show that the simulator finds each (SEEDS=300); minutes
+	$(CARGO) run --locked -p holdfast-sim --features mutants --bin holdfast-sim-mutants -- --seeds $(or $(SEEDS),300)
 
 chaos: setup build ## Real kills on a real node; SCENARIOS="…" picks some
 	$(TARGET_DIR)/release/holdfast-chaos run $(SCENARIOS)

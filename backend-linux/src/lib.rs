@@ -1,5 +1,10 @@
 //! The `World` of Holdfast on a real Linux node.
 
+const _: () = assert!(
+    !holdfast_core::mutant::CAN_BE_PLANTED,
+    "the feature `mutants` of holdfast-core is on: known bugs are for the simulator and never meet a real node"
+);
+
 pub mod container;
 pub mod image;
 pub mod internal;

@@ -10,7 +10,7 @@ use crate::model::{Content, Node, Ns, Role};
 use holdfast_core::{
     id::{ContainerId, SandboxId},
     invariant::check_records,
-    record::{Change, Desired, Records},
+    record::{Change, Desired, NamespaceId, Records},
 };
 use known::Known;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,7 @@ pub struct History {
     /// The records that `known` and the checks of records were made from.
     revision: Option<(u32, u64)>,
     node: [u64; 5],
+    router: Option<NamespaceId>,
     incarnations: BTreeMap<ContainerId, u32>,
 }
 
@@ -237,7 +238,12 @@ fn generations(records: &Records, history: &mut History) -> Result<(), String> {
         if now.iter().zip(&history.node).any(|(now, before)| now < before) {
             return Err(format!("the node's were {:?} and are {now:?}", history.node));
         }
+        let router = node.namespaces.map(|namespaces| namespaces.net);
+        if history.router.is_some() && history.router != router && now[0] == history.node[0] {
+            return Err(format!("another router has generation {} of the one before it", now[0]));
+        }
         history.node = now;
+        history.router = router;
     }
     for (id, record) in &records.containers {
         let before = history.incarnations.insert(id.clone(), record.incarnation).unwrap_or(0);

@@ -1,6 +1,7 @@
 //! Histories: what is asked of a node, what strikes it, and what must be true afterwards. A history is data;
 //! a failing one is kept as a file and replayed.
 
+mod at_once;
 mod judge;
 
 pub use judge::Before;
@@ -245,6 +246,9 @@ impl History {
         let daemon = under.run(daemon, &self.lanes, self.resume)?;
         let calls = sim.calls() - base;
         sim.disarm();
+        if daemon.is_some() {
+            sim.with_node(|node| self.judge_last(node, &before, &under))?;
+        }
         let daemon = match daemon {
             Some(daemon) => daemon,
             None => Daemon::start(sim, executor)?,

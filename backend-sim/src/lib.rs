@@ -28,6 +28,8 @@ pub mod generate;
 pub mod history;
 pub mod marks;
 pub mod model;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 pub mod profile;
 pub mod random;
 pub mod run;

@@ -3,12 +3,13 @@
 mod networks;
 
 use crate::{
-    fault::{FaultKind, Victim},
+    fault::{At, Fault, FaultKind, FaultPlan, Side, Victim},
     history::{Action, History, request},
 };
 use holdfast_core::{
+    error::Class,
     ops::request::{NetworkRequest, PodRequest, RunRequest},
-    spec::{PortSpec, Protocol, RestartPolicy},
+    spec::{NetworkSpec, PortSpec, Protocol, RestartPolicy},
 };
 use std::net::Ipv4Addr;
 
@@ -114,4 +115,70 @@ fn mixed() -> History {
     let mut who = vec![Victim::Monitors, Victim::Init("web".to_owned()), Victim::Init("cart".to_owned())];
     who.extend([Victim::Daemon, Victim::Pin, Victim::Control, Victim::Uplink]);
     outage("bring-up: replug and restart", &who)
+}
+
+/// More than one scenario of all needs: a workload on two networks, one on a network without a way out, and a run that
+/// fails beside a repair of the rules, at many speeds.
+pub fn more() -> Vec<History> {
+    let on = |name: &str, networks: &[&str]| {
+        let networks = networks.iter().map(|network| (*network).to_owned()).collect();
+        Action::Run(Box::new(RunRequest { networks, ..request(name) }))
+    };
+    let inner = Action::CreateNetwork(NetworkRequest {
+        name: "inner".to_owned(),
+        spec: NetworkSpec { internal: true, ..NetworkSpec::default() },
+    });
+    let mut more = vec![
+        scenario("run on two networks", Vec::new(), vec![on("both", &["default", "back"])]),
+        scenario("run on an internal network", vec![inner], vec![on("shut", &["inner"])]),
+        scenario(
+            "member stop",
+            vec![Action::CreatePod(PodRequest { name: "pair".to_owned(), ..PodRequest::default() })]
+                .into_iter()
+                .chain([Action::run_in("pair", "left"), Action::run_in("pair", "right")])
+                .collect(),
+            vec![Action::Stop("left".to_owned())],
+        ),
+    ];
+    let no_pin = Action::Strike(FaultKind::Kill { who: vec![Victim::Pin] });
+    let down_and_up = vec![no_pin, Action::TakeDown, Action::Up];
+    more.push(scenario("down without a pin, and up", Vec::new(), down_and_up));
+    more.extend((0..RACES).map(|seed| {
+        let repair = vec![Action::Strike(FaultKind::FlushRules), Action::BringUp];
+        let run = vec![Action::Run(Box::new(RunRequest { ports: vec![port(18_090)], ..request("one") }))];
+        let name = format!("a run fails beside a repair, seed {seed}");
+        let slow = fault("router.ensure_ruleset", FaultKind::Delay { by_ms: 50 });
+        let plan = FaultPlan { faults: vec![slow, fault("containers.start", FAILS)] };
+        History { seed, lanes: vec![repair, run], plan, ..scenario(&name, Vec::new(), Vec::new()) }
+    }));
+    more
+}
+
+/// How often a race is run.
+const RACES: u64 = 16;
+
+/// What a call that fails fails with.
+const FAILS: FaultKind = FaultKind::Fail(Class::Transient);
+
+/// A fault at the first call of this name.
+fn fault(call: &str, kind: FaultKind) -> Fault {
+    Fault {
+        at: At::Named { call: call.to_owned(), subject: String::new(), nth: 0 },
+        side: Side::Before,
+        kind,
+    }
+}
+
+/// Histories in which a request fails and something hinders its undo, for what a single fault does not show.
+pub fn hindered() -> Vec<History> {
+    let one = RunRequest { ports: vec![port(18_090)], ..request("one") };
+    let hindered = |call: &str| History {
+        plan: FaultPlan { faults: vec![fault("containers.start", FAILS), fault(call, FAILS)] },
+        ..scenario(
+            &format!("run fails, and so does the {call} of its undo"),
+            Vec::new(),
+            vec![Action::Run(Box::new(one.clone()))],
+        )
+    };
+    ["containers.stop", "uplink.unpublish", "router.detach", "router.remove_sandbox"].map(hindered).into()
 }

@@ -141,6 +141,7 @@ impl Sim {
         }
         state.daemons += 1;
         state.daemon_calls = 0;
+        state.node.disk.open();
         let incarnation = state.daemons;
         let manager = state.node.processes.find(|role| matches!(role, Role::Manager)).pop();
         let holds = manager

@@ -11,6 +11,9 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+#[macro_use]
+pub mod mutant;
+
 pub mod alloc_address;
 pub mod bring_up;
 pub mod cure;

@@ -233,6 +233,9 @@ impl Step {
 
 /// The undo of the first `done` steps, in exact reverse.
 pub fn undo_of(steps: &[Step], done: usize) -> Vec<Step> {
+    if mutant!(UndoNotReversed) {
+        return steps.iter().take(done).filter_map(Step::undo).collect();
+    }
     steps.iter().take(done).rev().filter_map(Step::undo).collect()
 }
 

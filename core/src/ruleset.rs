@@ -204,7 +204,7 @@ fn visit_desired(
     let classes = Classes::of(records);
     policy::elements(records).into_iter().for_each(&mut *visit);
     for sandbox in records.sandboxes.values() {
-        if !plugged(sandbox) || leaving.sandboxes.contains(&sandbox.id) {
+        if !plugged(sandbox) || (leaving.sandboxes.contains(&sandbox.id) && !mutant!(LeavingStillGoverned)) {
             continue;
         }
         // What stays of it: what it loses is not spoken for any more.
@@ -260,14 +260,16 @@ fn visit_sandbox(
     sandbox: &SandboxRecord,
     visit: &mut dyn FnMut(Element),
 ) {
-    for attachment in &sandbox.attachments {
+    let governed = if mutant!(OnlyFirstAttachmentGoverned) { 1 } else { usize::MAX };
+    for attachment in sandbox.attachments.iter().take(governed) {
         if let Some(classes) = classes {
             let class = |address| classes.number(&classes.inside(sandbox, attachment, address));
             visit(Element::Class4(attachment.ipv4, class(attachment.ipv4.into())));
             visit(Element::Class6(attachment.ipv6, class(attachment.ipv6.into())));
         }
         let network = records.networks.get(&attachment.network);
-        visit_attachment(attachment, network.is_some_and(|network| !network.spec.internal), visit);
+        let egress = network.is_some_and(|network| !network.spec.internal) || mutant!(InternalNetworkLeaves);
+        visit_attachment(attachment, egress, visit);
         // Its tenant's workloads on the networks that this one is routed to.
         let peers = network.into_iter().flat_map(|network| &network.routed);
         for peer in peers.filter_map(|peer| records.networks.get(peer)) {
@@ -292,6 +294,9 @@ fn visit_attachment(attachment: &AttachmentRecord, egress: bool, visit: &mut dyn
     visit(Element::Group4(ipv4, group));
     visit(Element::Member4(group, ipv4));
     visit(Element::Source4(slot, mac, ipv4));
+    if mutant!(OnlyIpv4Governed) {
+        return;
+    }
     visit(Element::Group6(ipv6, group));
     visit(Element::Member6(group, ipv6));
     visit(Element::Source6(slot, mac, ipv6));

@@ -69,6 +69,9 @@ pub fn sandbox_up(records: &Records, sandbox: &SandboxRecord, rebind: Option<Pro
     steps.push(Step::AddElements(ruleset::sandbox_elements(records, sandbox)));
     steps.push(Step::EnsureSandbox(sandbox_plan(sandbox, rebind)));
     steps.extend(attachment_plans(records, sandbox).into_iter().map(Step::Attach));
+    if mutant!(LinksBeforeRules) {
+        steps.rotate_left(1);
+    }
     steps.extend(sandbox.ports.iter().copied().map(Step::Publish));
     steps
 }
@@ -101,10 +104,18 @@ pub fn container_plan(
         id: container.id.clone(),
         name: container.name.clone(),
         incarnation: container.incarnation,
-        sandbox: sandbox.id.clone(),
+        sandbox: if mutant!(PodForgottenAtRestart) && container.incarnation > 1 {
+            SandboxId::from_raw(container.id.as_str())
+        } else {
+            sandbox.id.clone()
+        },
         rootfs: RootfsPlan { id: container.id.clone(), root: spec.root.clone(), layers },
         argv: spec.argv.clone(),
-        env: spec.env.clone(),
+        env: if mutant!(SpecForgottenAtRestart) && container.incarnation > 1 {
+            Vec::new()
+        } else {
+            spec.env.clone()
+        },
         working_dir: spec.working_dir.clone(),
         user: (spec.uid, spec.gid),
         mounts: spec.mounts.clone(),

@@ -6,7 +6,9 @@ use holdfast_core::{
     bring_up::wants_plug,
     driver::may_reach,
     id::SandboxId,
-    record::{Desired, Records, RunState},
+    ops::snapshot,
+    plan::ContainerPlan,
+    record::{ContainerRecord, Desired, Records, RunState},
     ruleset::Ruleset,
     steps,
 };
@@ -26,6 +28,7 @@ pub fn converged(node: &Node) -> Result<(), Violation> {
     named("processes of the node live", processes(node))?;
     named("router and records agree", agreement(node))?;
     named("containers and records agree", containers(node))?;
+    named("the control serves what is on record", served(node))?;
     named("what may talk does", reachable(node))
 }
 
@@ -150,6 +153,9 @@ fn containers(node: &Node) -> Result<(), String> {
             }
             (_, None) => {}
         }
+        if let Some(state) = node.runtime.get(&record.id).filter(|_| living.is_some()) {
+            started_whole(record, &state.plan)?;
+        }
         if living.is_none() && node.runtime.contains_key(&record.id) {
             return Err(format!("{name} is dead and has left its runtime state"));
         }
@@ -161,7 +167,26 @@ fn containers(node: &Node) -> Result<(), String> {
     orphan.map_or(Ok(()), |id| Err(format!("container {id} has left files")))
 }
 
-/// Sandboxes of one group reach each other, and each reaches the outside if its network has a way out.
+/// Every start is one of the whole spec that is on record.
+fn started_whole(record: &ContainerRecord, plan: &ContainerPlan) -> Result<(), String> {
+    let spec = &record.spec;
+    let found = (&plan.argv, &plan.env, &plan.mounts, &plan.working_dir, plan.user, &plan.rootfs.root);
+    let recorded = (&spec.argv, &spec.env, &spec.mounts, &spec.working_dir, (spec.uid, spec.gid), &spec.root);
+    same(&format!("start {} of {}", plan.incarnation, record.name), &recorded, &found)
+}
+
+/// What the control serves while the daemon is away is what is on record.
+fn served(node: &Node) -> Result<(), String> {
+    let Some(Role::Control { snapshot: kept, .. }) = node.control().map(|control| &control.role) else {
+        return Err("no control serves".to_owned());
+    };
+    let recorded = snapshot(node.disk.records(), 0);
+    same("names", &recorded.names, &kept.names)?;
+    same("prefixes", &recorded.prefixes, &kept.prefixes)?;
+    same("rules", &recorded.ruleset, &kept.ruleset)
+}
+
+/// Sandboxes of one group reach each other, and each reaches the outside if and only if its network has a way out.
 ///
 /// # Errors
 /// Who does not reach what.
@@ -184,6 +209,9 @@ pub fn reachable(node: &Node) -> Result<(), String> {
         let first = source.primary().and_then(|first| records.networks.get(&first.network));
         if first.is_some_and(|network| !network.spec.internal) && !node.can_leave(*from) {
             return Err(format!("{} does not reach the outside", source.name));
+        }
+        if first.is_some_and(|network| network.spec.internal) && node.can_leave(*from) {
+            return Err(format!("{} reaches the outside from an internal network", source.name));
         }
     }
     Ok(())

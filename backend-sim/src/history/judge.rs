@@ -58,6 +58,9 @@ impl Before {
         named("acknowledged operations survive", answered(records, answers))?;
         let touched = self.with_members(touched(answers), answers);
         named("bystanders keep their addresses", self.same_records(records, &touched))?;
+        if !strikes.iter().any(ends_by_itself) {
+            named("what died with the node comes back", self.runs_again(node, &touched))?;
+        }
         let taken_down = answers.iter().any(|answer| answer.action == Action::TakeDown);
         if taken_down || strikes.iter().any(kills_workloads) {
             return Ok(());
@@ -93,6 +96,32 @@ impl Before {
             }
         }
         Ok(())
+    }
+
+    /// Who was asked nothing is plugged as before, and so is a pod whose members were asked something: only its own
+    /// removal touches its namespaces.
+    ///
+    /// # Errors
+    /// Who is plugged otherwise.
+    pub(super) fn undisturbed(&self, node: &Node, answers: &[Answer]) -> Result<(), String> {
+        let touched = touched(answers);
+        let now = links(node);
+        for before in self.records.sandboxes.values().filter(|sandbox| !touched.contains(&sandbox.name)) {
+            let of_pod = before.kind == SandboxKind::Pod;
+            let members_touched = self.records.members(&before.id).any(|it| touched.contains(&it.name));
+            if (of_pod || !members_touched) && self.links.get(&before.id) != now.get(&before.id) {
+                return Err(format!("{} was cut off, and nothing was asked of it", before.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// A container that ran and of which nothing was asked runs, whatever its restart policy says of its own end.
+    fn runs_again(&self, node: &Node, touched: &BTreeSet<String>) -> Result<(), String> {
+        let now = inits(node);
+        let ran = self.records.containers.values().filter(|record| self.inits.contains_key(&record.id));
+        let mut gone = ran.filter(|record| !touched.contains(&record.name) && !now.contains_key(&record.id));
+        gone.next().map_or(Ok(()), |record| Err(format!("{} ran and does not", record.name)))
     }
 
     fn same_inits(&self, node: &Node, touched: &BTreeSet<String>) -> Result<(), String> {
@@ -176,6 +205,18 @@ fn kills_workloads(kind: &FaultKind) -> bool {
             who.iter().any(|victim| matches!(victim, Victim::Inits | Victim::Init(_)))
         }
         FaultKind::Exit { .. } | FaultKind::PowerLoss => true,
+        _ => false,
+    }
+}
+
+/// Whether a container may end without the node, and so by its policy for good.
+fn ends_by_itself(kind: &FaultKind) -> bool {
+    match kind {
+        FaultKind::Kill { who } | FaultKind::KillAndReusePid { who } => {
+            let beside = who.contains(&Victim::Inits) && !who.contains(&Victim::Monitors);
+            beside || who.iter().any(|victim| matches!(victim, Victim::Init(_)))
+        }
+        FaultKind::Exit { .. } => true,
         _ => false,
     }
 }

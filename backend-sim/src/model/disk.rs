@@ -43,6 +43,11 @@ impl Disk {
         &self.records
     }
 
+    /// A daemon opens its store: what is not stored begins anew.
+    pub fn open(&mut self) {
+        self.records.revision = 0;
+    }
+
     /// Commits a transaction. Changes go through the codec, as on a real disk.
     ///
     /// # Errors

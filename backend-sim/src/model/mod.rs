@@ -13,7 +13,7 @@ pub use reach::Link;
 use crate::fault::{FaultKind, Victim};
 use holdfast_core::{
     id::{BootId, ContainerId, ProcessRef, SandboxId, Slot},
-    plan::AttachmentPlan,
+    plan::{AttachmentPlan, ContainerPlan},
     record::{NamespaceIds, PortRecord},
     spec::Protocol,
     time::{Mono, Wall},
@@ -47,6 +47,8 @@ pub struct RuntimeState {
     pub monitor: ProcessRef,
     /// Whose namespaces it joined.
     pub sandbox: SandboxId,
+    /// What it was started from.
+    pub plan: Box<ContainerPlan>,
 }
 
 /// The node: kernel, processes, disk.

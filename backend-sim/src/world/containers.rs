@@ -160,6 +160,7 @@ fn start(node: &mut Node, plan: &ContainerPlan, pin: &ProcessRef) -> Result<Star
         init: init.clone(),
         monitor: monitor.clone(),
         sandbox: plan.sandbox.clone(),
+        plan: Box::new(plan.clone()),
     };
     node.runtime.insert(plan.id.clone(), state);
     Ok(Started { init, monitor })

@@ -37,6 +37,9 @@ pub fn taken(records: &Records, network: &NetworkRecord) -> BTreeSet<IpAddr> {
     let attached = records
         .sandboxes
         .values()
+        .filter(|sandbox| {
+            !mutant!(AddressOfStoppedReused) || records.members(&sandbox.id).any(|it| it.running().is_some())
+        })
         .flat_map(|sandbox| &sandbox.attachments)
         .filter(|attachment| attachment.network == network.id)
         .flat_map(|attachment| [IpAddr::V4(attachment.ipv4), IpAddr::V6(attachment.ipv6)]);

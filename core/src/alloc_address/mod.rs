@@ -41,7 +41,7 @@ pub fn ula_prefix(random: [u8; 5]) -> Ipv6Addr {
 /// The next slot. Slots are never reused, so a link of a dead start can never be taken for a living one.
 pub fn slot(node: &mut NodeRecord) -> Slot {
     let slot = Slot(node.slot_next);
-    node.slot_next = node.slot_next.saturating_add(1);
+    node.slot_next = node.slot_next.saturating_add(u32::from(!mutant!(SlotReused)));
     slot
 }
 

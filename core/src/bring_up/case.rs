@@ -77,7 +77,7 @@ fn adopt_source(keepers: &[KeeperObserved]) -> Option<AdoptSource> {
         let keeper = &whole.keeper;
         return Some(AdoptSource { user: keeper.clone(), net: keeper.clone(), mount: Some(keeper.clone()) });
     }
-    let net = best(|keeper| keeper.net)?;
+    let net = best(|keeper| keeper.net || mutant!(KeeperTakenUnseen))?;
     let user = best(|keeper| keeper.user)?;
     let mount = best(|keeper| keeper.mount).map(|keeper| keeper.keeper.clone());
     Some(AdoptSource { user: user.keeper.clone(), net: net.keeper.clone(), mount })

@@ -90,7 +90,9 @@ pub fn plan_bring_up(
     if router.is_some() {
         node.extend(view.router_steps());
     }
-    node.extend(view.uplink_steps(router.is_some()));
+    if !(mutant!(UplinkNotLookedAt) && case == Case::Nothing) {
+        node.extend(view.uplink_steps(router.is_some()));
+    }
     let mut walk = view.members.walk();
     let mut bound = Cursor::new(&view.router.sandboxes);
     for sandbox in records.sandboxes.values() {
@@ -138,7 +140,7 @@ impl<'a> View<'a> {
     }
 
     fn is_busy(&self, subject: &Subject) -> bool {
-        !self.busy.is_empty() && self.busy.contains(subject)
+        !self.busy.is_empty() && self.busy.contains(subject) && !mutant!(BusyIgnored)
     }
 
     /// The cure of a sandbox that needs nothing of its own.
@@ -160,7 +162,8 @@ impl<'a> View<'a> {
     fn router_steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         let ruleset = &self.router.ruleset;
-        if !ruleset.base || ruleset.digest != self.desired_digest() {
+        let late = mutant!(LinksBeforeRules) && matches!(self.case, Case::Replug | Case::Rebuild);
+        if (!ruleset.base || ruleset.digest != self.desired_digest()) && !late {
             steps.push(Step::EnsureRuleset(Ruleset::desired(self.records)));
         }
         for network in self.records.networks.values() {
@@ -231,6 +234,9 @@ impl<'a> View<'a> {
 
     /// Ports that the helper really forwards; none if it is about to be replaced.
     fn forwarded(&self, port: &PortRecord) -> bool {
+        if mutant!(PortsNotReplayed) {
+            return true;
+        }
         match &self.observed.uplink {
             UplinkObserved::Serving { ports, .. } if !matches!(self.case, Case::Replug | Case::Rebuild) => {
                 ports.iter().any(|forwarded| port_key(forwarded) == port_key(port))
@@ -261,6 +267,7 @@ fn control_steps(control: &ControlObserved) -> Vec<Step> {
     match control {
         ControlObserved::Answering(_) => Vec::new(),
         ControlObserved::Absent | ControlObserved::Silent(None) => alloc::vec![Step::StartControl],
+        ControlObserved::Foreign(..) if mutant!(ForeignControlKept) => Vec::new(),
         ControlObserved::Foreign(process, _) | ControlObserved::Silent(Some(process)) => {
             alloc::vec![Step::StopControl(process.clone()), Step::StartControl]
         }

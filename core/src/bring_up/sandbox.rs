@@ -1,6 +1,6 @@
 //! What one sandbox needs, and the mildest cure that gives it.
 
-use super::{View, settle};
+use super::{Case, View, settle};
 use crate::{
     cure::Cure,
     id::{ProcessRef, SandboxId, Slot},
@@ -130,7 +130,8 @@ impl<'a> View<'a> {
                 None if members.iter().any(|member| member.record.wants_to_run()) => Cure::Restarted,
                 Some(_) | None => Cure::Replugged,
             });
-            steps.extend(steps::sandbox_up(self.records, sandbox, living.map(|(init, _)| init.clone())));
+            let rebind = living.filter(|_| !mutant!(RebindIgnored)).map(|(init, _)| init.clone());
+            steps.extend(steps::sandbox_up(self.records, sandbox, rebind));
         } else {
             // Looked at before a plan is made: on most passes there is none to make.
             if !self.all_plugged(sandbox, bound) {
@@ -200,7 +201,8 @@ impl<'a> View<'a> {
     ) -> bool {
         let Current { record, seen } = member;
         if seen.init.is_some() {
-            if record.desired == Desired::Stopped {
+            let harsh = mutant!(HarsherCure) && self.case == Case::Replug;
+            if record.desired == Desired::Stopped || harsh {
                 // The user stopped it, and whoever did so died before it had ended.
                 steps.push(steps::stop_step(record, record.spec.stop_grace_ms));
             }
@@ -229,12 +231,13 @@ impl<'a> View<'a> {
 
     /// Whether a member that does not live is to be started now.
     fn is_due(&self, record: &ContainerRecord) -> bool {
-        record.wants_to_run()
+        (record.wants_to_run() || mutant!(StoppedComesBack))
             && match &record.state {
                 RunState::Waiting { not_before, boot_id, .. } => {
                     boot_id != &self.observed.boot_id || *not_before <= self.observed.at
                 }
                 RunState::Created => true,
+                RunState::Exited { .. } if mutant!(StoppedComesBack) => true,
                 RunState::Running { .. } | RunState::Exited { .. } | RunState::Failed { .. } => false,
             }
     }

@@ -38,6 +38,8 @@ pub(super) fn settle(
     busy: &BTreeSet<Subject>,
 ) -> Settled {
     let (case, _) = super::decide(observed);
+    let down = records.node.as_ref().is_some_and(|node| node.down) && !mutant!(DownIsOwnEnd);
+    let around = Around { case, down };
     let mut settled = Settled::default();
     let mut seen_of = Cursor::new(&observed.containers);
     for container in records.containers.values() {
@@ -50,7 +52,7 @@ pub(super) fn settle(
         {
             continue;
         }
-        if let Some(next) = next_record(observed, case, container, seen, wall) {
+        if let Some(next) = next_record(observed, around, container, seen, wall) {
             settled.containers.insert(container.id.clone(), next);
         }
         let effective = settled.containers.get(&container.id).unwrap_or(container);
@@ -70,20 +72,22 @@ pub(super) fn settle(
 
 /// Whether the observation was made of the start that the record speaks of.
 pub(super) fn is_current(container: &ContainerRecord, seen: &ContainerObserved) -> bool {
-    seen.basis.as_ref().is_none_or(|basis| {
-        basis.incarnation == container.incarnation
-            && basis.init.as_ref() == container.running().map(|(init, _)| init)
-    })
+    mutant!(StaleLookBelieved)
+        || seen.basis.as_ref().is_none_or(|basis| {
+            basis.incarnation == container.incarnation
+                && basis.init.as_ref() == container.running().map(|(init, _)| init)
+        })
 }
 
 fn next_record(
     observed: &Observed,
-    case: Case,
+    around: Around,
     container: &ContainerRecord,
     seen: &ContainerObserved,
     wall: Wall,
 ) -> Option<ContainerRecord> {
-    if let Some(init) = &seen.init {
+    let orphaned = mutant!(MonitorDeathIsDeath) && seen.monitor.is_none();
+    if let Some(init) = seen.init.as_ref().filter(|_| !orphaned) {
         // It lives. If the record says otherwise, its start was never written down.
         let known = container.running().is_some_and(|(recorded, _)| recorded == init);
         let monitor = seen.monitor.clone().unwrap_or_else(|| init.clone());
@@ -103,8 +107,11 @@ fn next_record(
         return Some(ContainerRecord { state, ..container.clone() });
     }
     match code {
-        Some(code) if !died_with_the_node(observed, case, container, code) => {
+        Some(code) if !died_with_the_node(observed, around, container, code) => {
             Some(restart::after_exit(container, Some(code), observed.at, wall, &observed.boot_id))
+        }
+        exit_code if mutant!(NodeDeathIsOwnEnd) => {
+            Some(restart::after_exit(container, exit_code, observed.at, wall, &observed.boot_id))
         }
         // No end of its own that anybody saw: it died with the node, or after its monitor. It is lost, and the
         // cure for that is a restart at once, whatever the policy for ends of its own says.
@@ -116,8 +123,19 @@ fn next_record(
     }
 }
 
-/// A signal that ended it while everything else ended too, or in another boot, was not meant for it.
-fn died_with_the_node(observed: &Observed, case: Case, container: &ContainerRecord, code: i32) -> bool {
+/// What happened to the node around a container.
+#[derive(Clone, Copy)]
+struct Around {
+    case: Case,
+    /// It was taken down, and is not up again yet.
+    down: bool,
+}
+
+/// A signal that ended it while everything else ended too, or in another boot, was not meant for it; nor was one
+/// that ended it with a node that was taken down, if whoever did so came to nothing before it was written down.
+fn died_with_the_node(observed: &Observed, around: Around, container: &ContainerRecord, code: i32) -> bool {
     let another_boot = container.running().is_some_and(|(init, _)| init.boot_id != observed.boot_id);
-    (case == Case::Rebuild || another_boot) && matches!(code, KILLED | TERMINATED)
+    let together = around.case == Case::Rebuild || another_boot || around.down;
+    let asked = i32::try_from(container.spec.stop_signal).is_ok_and(|signal| code == 128 + signal);
+    together && (matches!(code, KILLED | TERMINATED) || around.down && asked)
 }

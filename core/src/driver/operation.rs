@@ -37,6 +37,7 @@ pub(super) async fn run<W: World>(world: &W, operation: &OperationRecord) -> Res
             tracing::warn!(operation = %operation.kind, name = %operation.name, step = %step, cause = %cause, "failed");
             let undo_failures = match operation.resume {
                 // The failing step may have had half its effect: its undo is part of the way back.
+                Resume::Undo if mutant!(UnknownHadNoEffect) => backward(world, operation, done).await,
                 Resume::Undo => backward(world, operation, done + 1).await,
                 Resume::Finish if operation.kind.stays_until_done() => orphan(world, operation, None).await,
                 Resume::Finish | Resume::Replan => close(world, operation, &operation.on_undone).await,
@@ -55,26 +56,34 @@ pub(super) async fn resume<W: World>(world: &W, operation: &OperationRecord) -> 
     };
     let mut how = operation.resume;
     let failures = match (operation.resume, back) {
+        (Resume::Replan, _) if mutant!(OldPlanCarriedOut) => {
+            forward(world, operation, 0).await.err().map(|(_, step, _)| step).into_iter().collect()
+        }
         (Resume::Replan, _) => close(world, operation, &[]).await,
         // Every step was done and recorded; only the end was not written down.
         (Resume::Undo, None) if steps_done == steps => {
             how = Resume::Finish;
             close(world, operation, &operation.on_done).await
         }
+        (Resume::Undo, None) if mutant!(KilledStepHadNoEffect) => {
+            backward(world, operation, steps_done).await
+        }
         (Resume::Undo, None) => backward(world, operation, (steps_done + 1).min(steps)).await,
         (Resume::Undo, Some(left)) => backward(world, operation, left).await,
-        (Resume::Finish, _) => match forward(world, operation, steps_done).await {
-            Ok(()) => Vec::new(),
-            Err((cause, step, _)) => {
-                let mut failures = alloc::vec![format!("{step} failed: {cause}")];
-                failures.extend(if operation.kind.stays_until_done() {
-                    orphan(world, operation, None).await
-                } else {
-                    close(world, operation, &operation.on_undone).await
-                });
-                failures
+        (Resume::Finish, _) => {
+            match forward(world, operation, steps_done + u32::from(mutant!(FinishSkipsStep))).await {
+                Ok(()) => Vec::new(),
+                Err((cause, step, _)) => {
+                    let mut failures = alloc::vec![format!("{step} failed: {cause}")];
+                    failures.extend(if operation.kind.stays_until_done() {
+                        orphan(world, operation, None).await
+                    } else {
+                        close(world, operation, &operation.on_undone).await
+                    });
+                    failures
+                }
             }
-        },
+        }
     };
     Resumed { kind: operation.kind, name: operation.name.clone(), how, steps_done, steps, failures }
 }
@@ -99,6 +108,9 @@ async fn forward<W: World>(
         let id = operation.id.clone();
         commit(world, Durability::Process, |records| {
             let mut changes = changes_of(records, step, &fact, now, wall);
+            if mutant!(JournalAfterEffect) {
+                changes.push(Change::Operation(operation.clone()));
+            }
             changes.extend(mark(records, &id, Phase::Forward { done: number + 1 }));
             changes
         })
@@ -138,7 +150,14 @@ async fn backward<W: World>(world: &W, operation: &OperationRecord, count: u32) 
         if let Err(error) = run_step(world, &step).await {
             tracing::error!(operation = %operation.kind, name = %operation.name, step = %step, error = %error, "undo failed");
             failures.push(format!("{step}: {error}"));
+            if mutant!(UndoStopsAtFailure) {
+                break;
+            }
         }
+    }
+    if mutant!(UndoFailureForgotten) {
+        failures.extend(close(world, operation, &operation.on_undone).await);
+        return failures;
     }
     if failures.is_empty() {
         return close(world, operation, &operation.on_undone).await;
@@ -171,7 +190,7 @@ const REPAIR_POLL: Span = Span::from_ms(5);
 /// Elements are removed after a repair of the node that was planned before, not under it: its ruleset still
 /// speaks for them. One that is planned later does not.
 async fn after_repair<W: World>(world: &W, step: &Step) {
-    if !matches!(step, Step::RemoveElements(_)) {
+    if !matches!(step, Step::RemoveElements(_)) || mutant!(RepairNotAwaited) {
         return;
     }
     let deadline = world.now().after(REPAIR_WAIT);
@@ -207,6 +226,7 @@ pub(super) async fn close<W: World>(
     // A repair is found again by looking: its end need not outlive a loss of power.
     let durability = match operation.resume {
         Resume::Replan => Durability::Process,
+        Resume::Undo | Resume::Finish if mutant!(EndNotDurable) => Durability::Process,
         Resume::Undo | Resume::Finish => Durability::Power,
     };
     let closed = commit(world, durability, |_| {

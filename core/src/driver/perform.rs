@@ -50,6 +50,10 @@ pub(super) async fn perform<W: World>(world: &W, step: &Step) -> Result<Fact, Wo
         }
         Step::StartControl => Ok(Fact::Control(world.start_control(&pin(world).await?).await?)),
         Step::StartUplink => Ok(Fact::Uplink(world.start_uplink(&pin(world).await?).await?)),
+        Step::Publish(port) if mutant!(PublishNotLookedAt) => {
+            drop(world.publish(port).await);
+            Ok(Fact::Done)
+        }
         Step::Publish(port) => done(world.publish(port).await),
         Step::Unpublish(port) => done(world.unpublish(port).await),
         Step::StartContainer(plan) => {
@@ -132,7 +136,7 @@ pub(super) fn changes_of(records: &Records, step: &Step, fact: &Fact, now: Mono,
         (_, Fact::Pin { started, new_router }) => node_change(records, |node| {
             node.pin = Some(started.process.clone());
             node.namespaces = Some(started.namespaces);
-            node.router_generation += u64::from(*new_router);
+            node.router_generation += u64::from(*new_router && !mutant!(RouterGenerationNotRaised));
         }),
         (_, Fact::Control(process)) => node_change(records, |node| node.control = Some(process.clone())),
         (_, Fact::Uplink(process)) => node_change(records, |node| node.uplink = Some(process.clone())),

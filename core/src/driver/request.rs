@@ -66,13 +66,13 @@ async fn carry_out_with<W: World, T: Send + Clone>(
 ) -> Result<T, RequestError> {
     let deadline = world.now().after(BUSY_WAIT);
     let mut poll = BUSY_POLL_FIRST;
+    let durable = if mutant!(BeginNotDurable) { Durability::Process } else { Durability::Power };
     loop {
         let mut random = [0_u8; 32];
         world.fill(&mut random);
         let (wall, daemon_generation) = (world.wall(), session.daemon_generation);
         let stamp = Stamp { host: host.clone(), random, wall, daemon_generation };
-        let admitted =
-            world.transact(Durability::Power, |records| begin(records, admit(records, &stamp))).await?;
+        let admitted = world.transact(durable, |records| begin(records, admit(records, &stamp))).await?;
         match admitted {
             Ok((None, about)) => return Ok(about),
             Ok((Some(operation), about)) => {
@@ -107,10 +107,14 @@ fn begin<T>(records: &Records, admission: Result<Admission<T>, Refusal>) -> Resu
         Admission::Run { operation, mut changes, mut uses, about } => {
             // Its steps were made from the rules as they are.
             uses.push(Subject::Policy);
-            if let Some(open) = ops::blocker(records, &operation.subjects, &uses) {
+            if let Some(open) = ops::blocker(records, &operation.subjects, &uses)
+                && !mutant!(LocksIgnored)
+            {
                 return Err(busy(open));
             }
-            changes.push(Change::Operation((*operation).clone()));
+            if !mutant!(JournalAfterEffect) {
+                changes.push(Change::Operation((*operation).clone()));
+            }
             Ok((changes, (Some(operation), about)))
         }
     }

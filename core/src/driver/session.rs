@@ -42,7 +42,7 @@ pub async fn open_session<W: World>(world: &W) -> Result<Session, WorldError> {
         .transact(Durability::Power, |records: &Records| {
             let mut changes = Vec::new();
             let mut node = records.node.clone().unwrap_or_else(|| node_from(records, random));
-            node.daemon_generation += 1;
+            node.daemon_generation += u64::from(!mutant!(DaemonGenerationNotRaised));
             let generation = node.daemon_generation;
             if records.networks.values().all(|network| network.name != network::DEFAULT_NETWORK) {
                 let [.., a, b, c, d, e, f] = random;

@@ -87,6 +87,10 @@ pub fn run(
     let mut operation = stamp.operation(OperationKind::RunContainer, &name, subjects, steps);
     operation.on_undone =
         alloc::vec![Change::RemoveContainer(id.clone()), Change::RemoveSandbox(sandbox.id.clone())];
+    if mutant!(PortRecordedAfterBinding) {
+        operation.on_done = alloc::vec![Change::Sandbox(sandbox.clone())];
+        changes.push(Change::Sandbox(SandboxRecord { ports: Vec::new(), ..sandbox }));
+    }
     add_file_removal(&mut operation.steps, &id);
     Ok(Admission::Run { operation: Box::new(operation), changes, uses, about: id })
 }
@@ -287,8 +291,10 @@ pub fn remove(
     let sandbox = sandbox_of(records, container)?;
     let mut all = removal_steps(container);
     let mut on_done = alloc::vec![Change::RemoveContainer(container.id.clone())];
-    if sandbox.kind == SandboxKind::Container {
+    if sandbox.kind == SandboxKind::Container || mutant!(OwnsNetnsIgnored) {
         all.extend(steps::sandbox_down(records, sandbox));
+    }
+    if sandbox.kind == SandboxKind::Container {
         on_done.push(Change::RemoveSandbox(sandbox.id.clone()));
     }
     let (subjects, uses) = scope(sandbox, container);

@@ -160,7 +160,11 @@ pub fn snapshot(records: &Records, daemon_generation: u64) -> Snapshot {
     });
     Snapshot {
         // Within one daemon's life the revision rises with each change; between lives the generation does.
-        generation: (daemon_generation << 32) | (records.revision & 0xffff_ffff),
+        generation: if mutant!(SnapshotGenerationFalls) {
+            records.revision
+        } else {
+            (daemon_generation << 32) | (records.revision & 0xffff_ffff)
+        },
         names,
         prefixes: prefixes.collect(),
         ruleset: Ruleset::desired(records),

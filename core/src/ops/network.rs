@@ -166,7 +166,11 @@ pub fn remove(records: &Records, wanted: &str, stamp: &Stamp) -> Result<Admissio
     let mut operation = stamp.operation(OperationKind::RemoveNetwork, &network.name, subjects, steps);
     operation.resume = Resume::Finish;
     operation.on_done = alloc::vec![Change::RemoveNetwork(network.id.clone())];
-    Ok(Admission::Run { operation: Box::new(operation), changes: Vec::new(), uses: Vec::new(), about: () })
+    let mut changes = Vec::new();
+    if mutant!(SubnetFreedFirst) {
+        changes.append(&mut operation.on_done);
+    }
+    Ok(Admission::Run { operation: Box::new(operation), changes, uses: Vec::new(), about: () })
 }
 
 /// Networks that `network prune` takes: nobody is plugged in, nothing is routed, and they are not the node's own.
