@@ -11,6 +11,7 @@ pub mod internal;
 pub mod keeper;
 pub mod net;
 pub mod paths;
+pub mod pods;
 pub mod process;
 pub mod protocol;
 pub mod store;

@@ -148,6 +148,16 @@ impl Paths {
         self.container(id).join("run").join(incarnation.to_string())
     }
 
+    /// The interLink plugin's socket.
+    pub fn interlink_socket(&self) -> PathBuf {
+        self.runtime.join("interlink.sock")
+    }
+
+    /// Volumes and kept logs of an offloaded pod, by the job's identity.
+    pub fn pod(&self, jid: &str) -> PathBuf {
+        self.state.join("pods").join(jid)
+    }
+
     /// Unpacked image layers.
     pub fn layers(&self) -> PathBuf {
         self.state.join("layers")

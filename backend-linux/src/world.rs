@@ -5,13 +5,15 @@ use crate::{
     image::{ImageLimits, LinuxImages},
     keeper::{HeldNamespaces, LinuxKeepers},
     paths::Paths,
+    pods::LinuxPodFiles,
     protocol::{ControlClient, Role},
     store::SqliteStore,
     uplink::{LinuxUplink, UplinkConfig},
 };
 use holdfast_core::{
-    error::{Class, ContainerError, KeeperError, RouterError, StoreError, UplinkError},
+    error::{Class, ContainerError, KeeperError, RouterError, StoreError, UplinkError, VolumeError},
     id::{BootId, ContainerId, ProcessRef, SandboxId, Slot},
+    interlink::{next::PodPlace, record::VolumeWanted},
     observed::{
         ContainerObserved, ExitObserved, HostObserved, Keeper, KeepersObserved, RouterObserved,
         UplinkObserved,
@@ -21,7 +23,7 @@ use holdfast_core::{
     ruleset::{Counter, Element, Ruleset},
     time::{Mono, Span, Wall},
     world::{
-        Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, Probe,
+        Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, PodFiles, Probe,
         Router, Snapshot, Started, Store, Uplink,
     },
 };
@@ -54,6 +56,8 @@ pub struct LinuxWorld {
     pub containers: LinuxContainers,
     /// Images.
     pub images: LinuxImages,
+    /// Files of offloaded pods.
+    pub pods: LinuxPodFiles,
 }
 
 impl LinuxWorld {
@@ -75,7 +79,8 @@ impl LinuxWorld {
             router: ControlClient::new(paths, Role::Daemon),
             uplink: LinuxUplink::new(paths.clone(), UplinkConfig::default(), held),
             containers: LinuxContainers::new(paths.clone(), tools.clone()),
-            images: LinuxImages::new(paths.clone(), tools, ImageLimits::default()),
+            images: LinuxImages::new(paths.clone(), tools.clone(), ImageLimits::default()),
+            pods: LinuxPodFiles::new(paths.clone(), tools),
         })
     }
 
@@ -263,6 +268,28 @@ impl Containers for LinuxWorld {
 
     async fn remove_files(&self, id: &ContainerId, pin: Option<&ProcessRef>) -> Result<(), ContainerError> {
         self.containers.remove_files(id, pin).await
+    }
+}
+
+impl PodFiles for LinuxWorld {
+    fn pod_place(&self, jid: &str) -> PodPlace {
+        self.pods.place(jid)
+    }
+
+    async fn write_volumes(&self, jid: &str, volumes: &[VolumeWanted]) -> Result<(), VolumeError> {
+        self.pods.write_volumes(jid, volumes).await
+    }
+
+    async fn keep_logs(&self, jid: &str, logs: &[(ContainerId, String)]) -> Result<(), VolumeError> {
+        self.pods.keep_logs(jid, logs).await
+    }
+
+    async fn remove_volumes(&self, jid: &str) -> Result<(), VolumeError> {
+        self.pods.remove_volumes(jid).await
+    }
+
+    async fn remove_pod_files(&self, jid: &str) -> Result<(), VolumeError> {
+        self.pods.remove_pod_files(jid).await
     }
 }
 

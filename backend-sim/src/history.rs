@@ -102,6 +102,7 @@ pub fn request(name: &str) -> RunRequest {
         stop_grace_ms: None,
         labels: Default::default(),
         remove_on_exit: false,
+        security: Default::default(),
     }
 }
 

@@ -116,6 +116,10 @@ capability_error!(
     /// The records: [`crate::world::Store`].
     StoreError
 );
+capability_error!(
+    /// Volumes and kept logs of offloaded pods: [`crate::world::PodFiles`].
+    VolumeError
+);
 
 /// An error of any capability, as drivers carry it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +135,8 @@ pub enum WorldError {
     Container(ContainerError),
     /// See [`StoreError`].
     Store(StoreError),
+    /// See [`VolumeError`].
+    Volume(VolumeError),
 }
 
 impl WorldError {
@@ -142,6 +148,7 @@ impl WorldError {
             Self::Uplink(error) => error.class,
             Self::Container(error) => error.class,
             Self::Store(error) => error.class,
+            Self::Volume(error) => error.class,
         }
     }
 
@@ -153,6 +160,7 @@ impl WorldError {
             Self::Uplink(error) => &error.remedy,
             Self::Container(error) => &error.remedy,
             Self::Store(error) => &error.remedy,
+            Self::Volume(error) => &error.remedy,
         }
     }
 }
@@ -165,6 +173,7 @@ impl fmt::Display for WorldError {
             Self::Uplink(error) => error.fmt(f),
             Self::Container(error) => error.fmt(f),
             Self::Store(error) => error.fmt(f),
+            Self::Volume(error) => error.fmt(f),
         }
     }
 }
@@ -181,7 +190,7 @@ macro_rules! into_world_error {
     )* };
 }
 into_world_error!(KeeperError => Keeper, RouterError => Router, UplinkError => Uplink,
-    ContainerError => Container, StoreError => Store);
+    ContainerError => Container, StoreError => Store, VolumeError => Volume);
 
 /// Why an operation did not succeed: what failed first, and every undo that failed after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -20,6 +20,7 @@ pub mod cure;
 pub mod driver;
 pub mod error;
 pub mod id;
+pub mod interlink;
 pub mod invariant;
 pub mod join;
 pub mod journal;

@@ -5,7 +5,7 @@ use crate::{
     observed::Keeper,
     record::PortRecord,
     ruleset::{Element, Ruleset},
-    spec::{BindMount, RootSource},
+    spec::{BindMount, RootSource, Security},
 };
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use core::{
@@ -122,6 +122,9 @@ pub struct ContainerPlan {
     pub hostname: String,
     /// Lines of /etc/hosts: the sandbox's own names and addresses.
     pub hosts: Vec<(String, String)>,
+    /// What it may do less, or more, than others.
+    #[serde(default, skip_serializing_if = "Security::is_default")]
+    pub security: Security,
 }
 
 /// One step.

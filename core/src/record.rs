@@ -10,6 +10,7 @@ use crate::{
     id::{
         BootId, ContainerId, ImageId, NetworkId, OperationId, PolicyId, ProcessRef, SandboxId, Slot, Tenant,
     },
+    interlink::record::{PodRecord, PodUid, Tombstone},
     join::BySandbox,
     journal::OperationRecord,
     policy::PolicyRecord,
@@ -264,9 +265,39 @@ pub struct ContainerRecord {
     pub failures_in_row: u32,
     /// When it was created.
     pub created: Wall,
+    /// When its last start was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Wall>,
+    /// Its last end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<EndRecord>,
+}
+
+/// The end of one start of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndRecord {
+    /// Exit code; `None` when nobody could read it.
+    pub exit_code: Option<i32>,
+    /// When that start was.
+    pub started: Option<Wall>,
+    /// When the end was noticed.
+    pub at: Wall,
+    /// When the end before it was noticed: what was written in between is this start's.
+    pub before: Option<Wall>,
 }
 
 impl ContainerRecord {
+    /// The record with the end of its running start noted; what becomes of it is for the caller to say.
+    #[must_use]
+    pub fn ended(&self, exit_code: Option<i32>, wall: Wall) -> Self {
+        let mut next = self.clone();
+        if self.running().is_some() {
+            let before = self.last_end.map(|end| end.at);
+            next.last_end = Some(EndRecord { exit_code, started: self.started, at: wall, before });
+        }
+        next
+    }
+
     /// The first process and its monitor, if it is not known to have ended.
     pub fn running(&self) -> Option<(&ProcessRef, &ProcessRef)> {
         match &self.state {
@@ -324,6 +355,10 @@ pub struct Records {
     pub policies: BTreeMap<PolicyId, PolicyRecord>,
     /// Open operations.
     pub operations: BTreeMap<OperationId, OperationRecord>,
+    /// Pods that were offloaded to this node.
+    pub offloaded: BTreeMap<PodUid, PodRecord>,
+    /// Offloaded pods that are gone, or that a delete came for before their create.
+    pub tombstones: BTreeMap<PodUid, Tombstone>,
     /// Records that could not be read: reported, kept, never treated as absent.
     pub quarantined: Vec<Quarantined>,
     /// Counts the changes applied since this value was made; not stored.
@@ -359,6 +394,10 @@ pub enum Change {
     Policy(PolicyRecord),
     /// Writes an operation.
     Operation(OperationRecord),
+    /// Writes an offloaded pod.
+    Offloaded(PodRecord),
+    /// Writes a tombstone.
+    Tombstone(Tombstone),
     /// Removes a network.
     RemoveNetwork(NetworkId),
     /// Removes a sandbox.
@@ -371,6 +410,10 @@ pub enum Change {
     RemovePolicy(PolicyId),
     /// Removes an operation.
     RemoveOperation(OperationId),
+    /// Removes an offloaded pod.
+    RemoveOffloaded(PodUid),
+    /// Removes a tombstone.
+    RemoveTombstone(PodUid),
 }
 
 impl Records {
@@ -386,6 +429,10 @@ impl Records {
             Change::Policy(record) => drop(self.policies.insert(record.id.clone(), record)),
             Change::RemovePolicy(id) => drop(self.policies.remove(&id)),
             Change::Operation(record) => drop(self.operations.insert(record.id.clone(), record)),
+            Change::Offloaded(record) => drop(self.offloaded.insert(record.uid.clone(), record)),
+            Change::Tombstone(record) => drop(self.tombstones.insert(record.uid.clone(), record)),
+            Change::RemoveOffloaded(uid) => drop(self.offloaded.remove(&uid)),
+            Change::RemoveTombstone(uid) => drop(self.tombstones.remove(&uid)),
             Change::RemoveNetwork(id) => drop(self.networks.remove(&id)),
             Change::RemoveSandbox(id) => drop(self.sandboxes.remove(&id)),
             Change::RemoveContainer(id) => drop(self.containers.remove(&id)),

@@ -30,7 +30,7 @@ pub fn after_exit(
     wall: Wall,
     boot_id: &BootId,
 ) -> ContainerRecord {
-    let mut next = container.clone();
+    let mut next = container.ended(exit_code, wall);
     let ran_long = match &container.state {
         RunState::Running { init, since_mono, .. } => {
             &init.boot_id == boot_id && now.since(*since_mono) >= SETTLED_AFTER
@@ -39,7 +39,7 @@ pub fn after_exit(
     };
     next.failures_in_row = if ran_long { 1 } else { container.failures_in_row.saturating_add(1) };
     let again = match container.spec.restart {
-        RestartPolicy::No => false,
+        RestartPolicy::No | RestartPolicy::Once => false,
         RestartPolicy::Always | RestartPolicy::UnlessStopped => true,
         RestartPolicy::OnFailure { retries_max } => {
             exit_code != Some(0) && retries_max.is_none_or(|retries| next.failures_in_row <= retries)

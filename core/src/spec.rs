@@ -28,6 +28,33 @@ pub struct BindMount {
     pub target: String,
     /// Whether the container may only read.
     pub read_only: bool,
+    /// A directory that `source` must lie below without a symbolic link on the way, looked at before each start:
+    /// whoever may write there must not lead a mount elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beneath: Option<String>,
+}
+
+/// What a container may do less, or more, than others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Security {
+    /// Its root cannot be written.
+    pub read_only_root: bool,
+    /// No program gives it more than it has: prctl(2), `PR_SET_NO_NEW_PRIVS`.
+    pub no_new_privileges: bool,
+    /// Capabilities besides the default, without `CAP_`.
+    pub capabilities_add: Vec<String>,
+    /// Capabilities taken from the default, without `CAP_`; `ALL` is every one.
+    pub capabilities_drop: Vec<String>,
+    /// Groups besides its own.
+    pub groups: Vec<u32>,
+}
+
+impl Security {
+    /// Whether nothing is asked for.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// When a container that ended by itself is started again.
@@ -46,6 +73,8 @@ pub enum RestartPolicy {
     Always,
     /// Like always; a container that the user stopped stays stopped over a restart of the node.
     UnlessStopped,
+    /// Never, and not even when it is lost with the node: what it did once it must not do twice.
+    Once,
 }
 
 impl fmt::Display for RestartPolicy {
@@ -56,6 +85,7 @@ impl fmt::Display for RestartPolicy {
             Self::OnFailure { retries_max: Some(retries) } => write!(f, "on-failure:{retries}"),
             Self::Always => f.write_str("always"),
             Self::UnlessStopped => f.write_str("unless-stopped"),
+            Self::Once => f.write_str("once"),
         }
     }
 }
@@ -91,6 +121,9 @@ pub struct ContainerSpec {
     /// Whether its end, its own or a stop, removes it (`run -d --rm`).
     #[serde(default)]
     pub remove_on_exit: bool,
+    /// What it may do less, or more, than others.
+    #[serde(default, skip_serializing_if = "Security::is_default")]
+    pub security: Security,
 }
 
 /// Transport protocol of a published port.

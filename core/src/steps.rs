@@ -121,6 +121,7 @@ pub fn container_plan(
         mounts: spec.mounts.clone(),
         hostname: sandbox.spec.hostname.clone(),
         hosts,
+        security: spec.security.clone(),
     }
 }
 

@@ -6,12 +6,13 @@
 //! `unpublish` succeed when it is already gone.
 
 use crate::{
-    error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError},
+    error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError, VolumeError},
     id::{ContainerId, ProcessRef, SandboxId, Slot},
     observed::{
         ContainerObserved, ExitObserved, HostObserved, Keeper, KeepersObserved, RouterObserved,
         UplinkObserved,
     },
+    interlink::{next::PodPlace, record::VolumeWanted},
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, NamespaceIds, PortRecord, Records},
     ruleset::{Counter, Element, Ruleset},
@@ -303,13 +304,37 @@ pub trait Store {
     ) -> impl Future<Output = Result<Result<T, E>, StoreError>> + Send;
 }
 
+/// Files of offloaded pods, by the job's identity: volumes, and logs that are kept after the pod's end.
+pub trait PodFiles {
+    /// Where a pod's volumes are, whether they exist or not.
+    fn pod_place(&self, jid: &str) -> PodPlace;
+    /// Writes volumes, exact bytes and modes, durable when it comes back; makes empty ones; looks at host paths and
+    /// makes those that are to be made. What is there of an earlier try is written again, what an empty volume holds
+    /// stays.
+    fn write_volumes(
+        &self,
+        jid: &str,
+        volumes: &[VolumeWanted],
+    ) -> impl Future<Output = Result<(), VolumeError>> + Send;
+    /// Keeps the logs of these containers under these names, for as long as the pod's files are.
+    fn keep_logs(
+        &self,
+        jid: &str,
+        logs: &[(ContainerId, String)],
+    ) -> impl Future<Output = Result<(), VolumeError>> + Send;
+    /// Removes a pod's volumes with whatever containers wrote there; never what a host path leads to.
+    fn remove_volumes(&self, jid: &str) -> impl Future<Output = Result<(), VolumeError>> + Send;
+    /// Removes everything of a pod, kept logs too.
+    fn remove_pod_files(&self, jid: &str) -> impl Future<Output = Result<(), VolumeError>> + Send;
+}
+
 /// A whole node.
 pub trait World:
-    Clock + Entropy + Keepers + Router + Uplink + Containers + Store + Send + Sync + 'static
+    Clock + Entropy + Keepers + Router + Uplink + Containers + PodFiles + Store + Send + Sync + 'static
 {
 }
 
 impl<T> World for T where
-    T: Clock + Entropy + Keepers + Router + Uplink + Containers + Store + Send + Sync + 'static
+    T: Clock + Entropy + Keepers + Router + Uplink + Containers + PodFiles + Store + Send + Sync + 'static
 {
 }

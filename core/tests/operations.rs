@@ -45,7 +45,12 @@ fn full_request() -> RunRequest {
         command: vec!["a b".into(), "\"quoted\"".into(), String::new(), "line\nbreak".into()],
         entrypoint: Some(vec!["/own".into()]),
         env: vec![("LANG".into(), "de".into()), ("EMPTY".into(), String::new())],
-        mounts: vec![BindMount { source: "/srv".into(), target: "/data".into(), read_only: true }],
+        mounts: vec![BindMount {
+            source: "/srv".into(),
+            target: "/data".into(),
+            read_only: true,
+            beneath: None,
+        }],
         working_dir: Some("/elsewhere".into()),
         user: Some((1000, 1001)),
         hostname: Some("host-name".into()),
@@ -54,6 +59,7 @@ fn full_request() -> RunRequest {
         stop_grace_ms: Some(1234),
         labels: [("k".to_string(), "v".to_string())].into(),
         remove_on_exit: false,
+        security: Security { read_only_root: true, groups: vec![7], ..Security::default() },
     }
 }
 
@@ -108,6 +114,7 @@ fn every_field_of_a_spec_reaches_every_kind_of_start() {
         stop_grace_ms,
         labels,
         remove_on_exit,
+        security,
     } = records.containers[&id].spec.clone();
     assert_eq!(root, RootSource::Image(holdfast_core::id::ImageId::from_raw("feedc0de")));
     assert_eq!(
@@ -124,6 +131,8 @@ fn every_field_of_a_spec_reaches_every_kind_of_start() {
     assert_eq!((run.user, (uid, gid)), ((1000, 1001), (1000, 1001)));
     assert_eq!(run.mounts, mounts);
     assert!(mounts[0].read_only);
+    assert_eq!(run.security, security);
+    assert!(security.read_only_root && security.groups == [7]);
     assert_eq!(restart, RestartPolicy::OnFailure { retries_max: Some(2) });
     assert_eq!(labels["k"], "v");
     assert!(!remove_on_exit);
@@ -218,7 +227,14 @@ fn bad_requests_are_refused_with_the_thing_and_the_remedy() {
         ("bad variable", |it| it.env = vec![("A=B".into(), String::new())], RefusalCode::Invalid, "A=B"),
         (
             "relative mount",
-            |it| it.mounts = vec![BindMount { source: "x".into(), target: "/x".into(), read_only: false }],
+            |it| {
+                it.mounts = vec![BindMount {
+                    source: "x".into(),
+                    target: "/x".into(),
+                    read_only: false,
+                    beneath: None,
+                }]
+            },
             RefusalCode::Invalid,
             "\"x\"",
         ),

@@ -8,9 +8,14 @@ use holdfast_core::{
     cure::Cure,
     driver::node_from,
     id::{ContainerId, ImageId, OperationId},
+    interlink::{
+        kube,
+        record::{Claim, ContainerProgress, Deletion, Failure, PodRecord, PodUid, Retry, Tombstone},
+        translate::{Abilities, translate},
+    },
     journal::{OperationKind, OperationRecord, Phase, Resume, Subject},
     plan::Step,
-    record::{Change, DecodeError, ImageRecord, Kind, Records, RunState, decode, encode},
+    record::{Change, DecodeError, EndRecord, ImageRecord, Kind, Records, RunState, decode, encode},
     spec::{BindMount, PortSpec, Protocol, RestartPolicy},
     time::Mono,
 };
@@ -23,7 +28,8 @@ fn samples() -> Vec<(&'static str, Change)> {
     let mut wanted = request("web");
     wanted.tenant = Some("blue".into());
     wanted.env = vec![("A".into(), "b \"c\"\n".into())];
-    wanted.mounts = vec![BindMount { source: "/srv".into(), target: "/data".into(), read_only: true }];
+    wanted.mounts =
+        vec![BindMount { source: "/srv".into(), target: "/data".into(), read_only: true, beneath: None }];
     wanted.ports = vec![PortSpec {
         host_address: address("127.0.0.1"),
         host_port: 8080,
@@ -34,7 +40,11 @@ fn samples() -> Vec<(&'static str, Change)> {
     wanted.user = Some((1000, 100));
     wanted.labels.insert("app".into(), "web".into());
     let id = add_container(&mut records, &wanted, 1);
-    let container = records.containers[&id].clone();
+    let mut container = records.containers[&id].clone();
+    container.started = Some(WALL);
+    container.spec.security.capabilities_drop = vec!["ALL".into()];
+    container.last_end =
+        Some(EndRecord { exit_code: Some(3), started: Some(WALL), at: WALL, before: Some(WALL) });
     let mut waiting = container.clone();
     waiting.state = RunState::Waiting { exit_code: None, not_before: Mono(7), boot_id: boot() };
     let mut sandbox = records.sandboxes[&container.sandbox].clone();
@@ -106,7 +116,38 @@ fn samples() -> Vec<(&'static str, Change)> {
         ("image", Change::Image(image)),
         ("operation", Change::Operation(operation)),
         ("policy", Change::Policy(policy)),
+        ("offloaded", Change::Offloaded(offloaded())),
+        (
+            "tombstone",
+            Change::Tombstone(Tombstone {
+                uid: PodUid::from_raw("0b1c-2d"),
+                jid: "0123456789ab".into(),
+                namespace: "lab".into(),
+                name: "web".into(),
+                logs: vec!["main".into()],
+                expires: Mono(9),
+                boot_id: boot(),
+                deleted: WALL,
+            }),
+        ),
     ]
+}
+
+/// A pod with every kind of volume, translated as it is on a node.
+fn offloaded() -> PodRecord {
+    let text = include_bytes!("interlink/full.json");
+    let data = kube::pod_data(text).unwrap();
+    let mut pod = translate(&data, "0123456789ab".into(), WALL, Abilities::default()).unwrap();
+    pod.progress.sandbox = Some(holdfast_core::id::SandboxId::from_raw("5"));
+    let retry = Retry { attempts: 2, message: "m".into(), not_before: Mono(5), boot_id: boot() };
+    let failure = Failure { reason: "R".into(), message: "m".into(), at: WALL };
+    pod.progress.deleting = Some(Deletion { grace_ms: 5, asked: WALL });
+    pod.progress.retry = Some(retry.clone());
+    pod.progress.failed = Some(failure.clone());
+    pod.progress.containers[0] =
+        ContainerProgress { id: Some(ContainerId::from_raw("c")), retry: Some(retry), failed: Some(failure) };
+    pod.claims = vec![Claim { resource: "r".into(), id: "i".into(), container: "main".into() }];
+    pod
 }
 
 fn golden(version: u32, name: &str) -> PathBuf {

@@ -6,6 +6,7 @@
 mod api;
 mod cli;
 mod doctor;
+mod interlink;
 mod node;
 
 use clap::Parser;

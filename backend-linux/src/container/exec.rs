@@ -49,6 +49,8 @@ pub struct ExecSpec {
     pub tty: Option<(u16, u16)>,
     /// Whether stdin is a pipe; otherwise it is empty. With a terminal there is always an input.
     pub stdin: bool,
+    /// What it may do less, or more, than others: as its container.
+    pub security: holdfast_core::spec::Security,
 }
 
 /// A running exec. Dropping it kills the process.
@@ -106,6 +108,7 @@ impl LinuxContainers {
             working_dir: &exec.working_dir,
             user: exec.user,
             terminal: exec.tty.is_some(),
+            security: &exec.security,
         };
         let process =
             spec::process(&plan).map_err(|error| fail(Class::Fatal, "exec in", id.as_str(), error))?;

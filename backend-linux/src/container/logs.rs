@@ -54,16 +54,25 @@ impl LinuxContainers {
         id: &ContainerId,
         options: LogOptions,
     ) -> mpsc::Receiver<Result<LogEntry, ContainerError>> {
-        let (sender, receiver) = mpsc::channel(ENTRIES_AHEAD_MAX);
-        let (path, id) = (self.log_path(id), id.clone());
-        tokio::spawn(async move {
-            if let Err(error) = read(path, options, &sender).await {
-                // Nobody to tell it to when the receiver is gone.
-                let _ = sender.send(Err(io_fail("read the log of", id.as_str(), error))).await;
-            }
-        });
-        receiver
+        logs_of(self.log_path(id), id.as_str(), options)
     }
+}
+
+/// The same of a log that lies anywhere.
+pub fn logs_of(
+    path: PathBuf,
+    subject: &str,
+    options: LogOptions,
+) -> mpsc::Receiver<Result<LogEntry, ContainerError>> {
+    let (sender, receiver) = mpsc::channel(ENTRIES_AHEAD_MAX);
+    let subject = subject.to_owned();
+    tokio::spawn(async move {
+        if let Err(error) = read(path, options, &sender).await {
+            // Nobody to tell it to when the receiver is gone.
+            let _ = sender.send(Err(io_fail("read the log of", &subject, error))).await;
+        }
+    });
+    receiver
 }
 
 async fn read(

@@ -18,7 +18,7 @@ mod start;
 mod stop;
 mod supervise;
 
-pub(crate) use fault::{fail, io_fail};
+pub(crate) use fault::{class_of, fail, io_fail};
 pub(crate) use internal::Report;
 pub use internal::internal_main;
 pub(crate) use joined::Inside;

@@ -5,6 +5,7 @@ use crate::paths::Paths;
 use holdfast_core::{
     error::{Class, ContainerError},
     plan::ContainerPlan,
+    spec::{BindMount, Security},
 };
 use oci_spec::{
     OciSpecError,
@@ -67,6 +68,8 @@ pub(crate) struct ProcessPlan<'a> {
     pub(crate) user: (u32, u32),
     /// Whether it gets a terminal.
     pub(crate) terminal: bool,
+    /// What it may do less, or more, than others.
+    pub(crate) security: &'a Security,
 }
 
 /// The specification of a process.
@@ -74,14 +77,14 @@ pub(crate) fn process(plan: &ProcessPlan<'_>) -> Result<Process, OciSpecError> {
     let (uid, gid) = plan.user;
     ProcessBuilder::default()
         .terminal(plan.terminal)
-        .user(UserBuilder::default().uid(uid).gid(gid).build()?)
+        .user(UserBuilder::default().uid(uid).gid(gid).additional_gids(plan.security.groups.clone()).build()?)
         .args(plan.argv.to_vec())
         .env(environment(plan.env))
         .cwd(PathBuf::from(plan.working_dir))
-        .capabilities(capabilities(uid == 0)?)
+        .capabilities(capabilities(uid == 0, plan.security)?)
         // Limits stay the node's: raising one needs CAP_SYS_RESOURCE.
         .rlimits(Vec::new())
-        .no_new_privileges(false)
+        .no_new_privileges(plan.security.no_new_privileges)
         .build()
 }
 
@@ -103,9 +106,18 @@ fn environment(env: &[(String, String)]) -> Vec<String> {
     clippy::disallowed_types,
     reason = "the builder of oci-spec takes nothing else; the order has no meaning"
 )]
-fn capabilities(root: bool) -> Result<LinuxCapabilities, OciSpecError> {
+fn capabilities(root: bool, security: &Security) -> Result<LinuxCapabilities, OciSpecError> {
     use std::collections::HashSet;
-    let bounding: HashSet<Capability> = CAPABILITIES.into_iter().collect();
+    let all = security.capabilities_drop.iter().any(|name| name == "ALL");
+    let mut bounding: HashSet<Capability> =
+        if all { HashSet::new() } else { CAPABILITIES.into_iter().collect() };
+    for name in &security.capabilities_drop {
+        bounding.retain(|known| known.to_string() != *name);
+    }
+    for name in &security.capabilities_add {
+        let unknown = |_| OciSpecError::Other(format!("there is no capability {name:?}"));
+        bounding.insert(name.parse().map_err(unknown)?);
+    }
     let held = if root { bounding.clone() } else { HashSet::new() };
     LinuxCapabilitiesBuilder::default()
         .bounding(bounding)
@@ -122,6 +134,9 @@ fn capabilities(root: bool) -> Result<LinuxCapabilities, OciSpecError> {
 /// `Missing` for a bind mount whose source is not there, `Fatal` for what cannot be expressed.
 pub(crate) fn container(paths: &Paths, plan: &ContainerPlan) -> Result<Spec, ContainerError> {
     for mount in &plan.mounts {
+        if let Some(root) = &mount.beneath {
+            below(plan, mount, root)?;
+        }
         check_source(plan, &mount.source)?;
     }
     build(paths, plan)
@@ -145,6 +160,23 @@ fn check_source(plan: &ContainerPlan, source: &str) -> Result<(), ContainerError
     }
 }
 
+/// Sees that the source lies below `root` without a symbolic link on the way, and makes directories that are missing:
+/// whoever may write there must not lead the mount elsewhere. CVE-2017-1002101.
+fn below(plan: &ContainerPlan, mount: &BindMount, root: &str) -> Result<(), ContainerError> {
+    let subject = || format!("container {} ({})", plan.name, plan.id);
+    let action = format!("mount {} into", mount.source);
+    let rest = mount.source.strip_prefix(root).unwrap_or(&mount.source).trim_matches('/');
+    crate::pods::resolve_beneath(std::path::Path::new(root), rest).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::ELOOP | libc::EXDEV) => {
+                fail(Class::Denied, &action, subject(), "a symbolic link on the way leads elsewhere")
+                    .with_remedy("replace the link in the volume by a directory")
+            }
+            _ => super::fault::io_fail(&action, subject(), error),
+        }
+    })
+}
+
 fn build(paths: &Paths, plan: &ContainerPlan) -> Result<Spec, OciSpecError> {
     let first = ProcessPlan {
         argv: &plan.argv,
@@ -152,6 +184,7 @@ fn build(paths: &Paths, plan: &ContainerPlan) -> Result<Spec, OciSpecError> {
         working_dir: &plan.working_dir,
         user: plan.user,
         terminal: false,
+        security: &plan.security,
     };
     let strings = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let linux = LinuxBuilder::default()
@@ -163,7 +196,12 @@ fn build(paths: &Paths, plan: &ContainerPlan) -> Result<Spec, OciSpecError> {
         .build()?;
     let mut spec = SpecBuilder::default()
         .version("1.0.2")
-        .root(RootBuilder::default().path(paths.container_root(plan.id.as_str())).readonly(false).build()?)
+        .root(
+            RootBuilder::default()
+                .path(paths.container_root(plan.id.as_str()))
+                .readonly(plan.security.read_only_root)
+                .build()?,
+        )
         .process(process(&first)?)
         .mounts(mounts(paths, plan)?)
         .linux(linux)

@@ -230,6 +230,7 @@ fn is_new(change: &Change, records: &Records) -> bool {
             operation.resume == Resume::Undo && !records.operations.contains_key(&operation.id)
         }
         Change::Image(image) => !records.images.contains_key(&image.id),
+        Change::Offloaded(pod) => !records.offloaded.contains_key(&pod.uid),
         _ => false,
     }
 }

@@ -19,8 +19,8 @@ pub async fn every_field_of_the_plan_shows_in_the_container() {
     plan.working_dir = "/tmp".into();
     let source = data.to_str().unwrap().to_owned();
     plan.mounts = vec![
-        BindMount { source: source.clone(), target: "/rw".into(), read_only: false },
-        BindMount { source, target: "/ro".into(), read_only: true },
+        BindMount { source: source.clone(), target: "/rw".into(), read_only: false, beneath: None },
+        BindMount { source, target: "/ro".into(), read_only: true, beneath: None },
     ];
     plan.hosts = vec![("10.9.8.7".into(), "box peer".into()), ("other".into(), "fd00::7".into())];
     let holdfast_core::plan::ContainerPlan {
@@ -36,6 +36,7 @@ pub async fn every_field_of_the_plan_shows_in_the_container() {
         mounts: _,
         hostname: _,
         hosts: _,
+        security: _,
     } = &plan;
     let (text, code) = node.output(&plan).await;
     assert_eq!(code, Some(0), "{text}");
@@ -97,8 +98,12 @@ pub async fn a_missing_command_mount_or_layer_is_named_and_leaves_nothing() {
     let node = Node::new();
     std::fs::write(node.rootfs.join("tmp/plain"), "not a program").unwrap();
     let mut missing_mount = node.plan("000000000003", &["/bin/true"]);
-    missing_mount.mounts =
-        vec![BindMount { source: "/nonexistent/x".into(), target: "/x".into(), read_only: false }];
+    missing_mount.mounts = vec![BindMount {
+        source: "/nonexistent/x".into(),
+        target: "/x".into(),
+        read_only: false,
+        beneath: None,
+    }];
     let mut missing_root = node.plan("000000000004", &["/bin/true"]);
     missing_root.rootfs.root = holdfast_core::spec::RootSource::Directory("/nonexistent/root".into());
     let mut unmapped = node.plan("000000000006", &["/bin/true"]);

@@ -5,7 +5,7 @@ use holdfast_core::{
     record::{Change, Records, decode, encode},
     world::Durability,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::id::ContainerId;
 
@@ -26,6 +26,17 @@ pub struct Disk {
     pub full: bool,
     /// Files of containers.
     pub containers: BTreeMap<ContainerId, ContainerFiles>,
+    /// Files of offloaded pods, by the job's identity.
+    pub pods: BTreeMap<String, PodFiles>,
+}
+
+/// The files of an offloaded pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodFiles {
+    /// Its volumes.
+    pub volumes: BTreeSet<String>,
+    /// Kept logs.
+    pub logs: BTreeSet<String>,
 }
 
 /// The files of a container.
@@ -98,6 +109,7 @@ impl Disk {
             Change::Network(record) => !self.records.networks.contains_key(&record.id),
             Change::Sandbox(record) => !self.records.sandboxes.contains_key(&record.id),
             Change::Container(record) => !self.records.containers.contains_key(&record.id),
+            Change::Offloaded(record) => !self.records.offloaded.contains_key(&record.uid),
             Change::Image(record) => !self.records.images.contains_key(&record.id),
             Change::Operation(record) => {
                 !self.records.operations.contains_key(&record.id)

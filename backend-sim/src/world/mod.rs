@@ -2,13 +2,14 @@
 
 mod containers;
 mod keepers;
+mod pod_files;
 mod router;
 mod store;
 mod uplink;
 
 use crate::{Sim, model::Node, sim::Verdict};
 use holdfast_core::{
-    error::{Class, ContainerError, KeeperError, RouterError, StoreError, UplinkError},
+    error::{Class, ContainerError, KeeperError, RouterError, StoreError, UplinkError, VolumeError},
     time::{Mono, Span, Wall},
     world::{Clock, Entropy},
 };
@@ -39,7 +40,7 @@ macro_rules! capability {
         }
     )* };
 }
-capability!(KeeperError, RouterError, UplinkError, ContainerError, StoreError);
+capability!(KeeperError, RouterError, UplinkError, ContainerError, StoreError, VolumeError);
 
 /// Why an effect did not happen: the class and the cause; call and subject are added at the step point.
 pub(crate) type Refused = (Class, String);

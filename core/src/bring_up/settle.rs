@@ -9,6 +9,7 @@ use crate::{
     observed::{ContainerObserved, Observed},
     record::{ContainerRecord, Desired, Records, RunState},
     restart,
+    spec::RestartPolicy,
     time::{Mono, Span, Wall},
 };
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -93,6 +94,7 @@ fn next_record(
         let monitor = seen.monitor.clone().unwrap_or_else(|| init.clone());
         return (!known).then(|| ContainerRecord {
             state: RunState::Running { init: init.clone(), monitor, since: wall, since_mono: observed.at },
+            started: Some(wall),
             ..container.clone()
         });
     }
@@ -104,7 +106,7 @@ fn next_record(
     }
     if container.desired == Desired::Stopped {
         let state = RunState::Exited { exit_code: code, at: wall };
-        return Some(ContainerRecord { state, ..container.clone() });
+        return Some(ContainerRecord { state, ..container.ended(code, wall) });
     }
     match code {
         Some(code) if !died_with_the_node(observed, around, container, code) => {
@@ -117,8 +119,11 @@ fn next_record(
         // cure for that is a restart at once, whatever the policy for ends of its own says.
         exit_code => {
             let boot_id = observed.boot_id.clone();
-            let state = RunState::Waiting { exit_code, not_before: Mono(0), boot_id };
-            Some(ContainerRecord { state, ..container.clone() })
+            let state = match container.spec.restart {
+                RestartPolicy::Once => RunState::Exited { exit_code, at: wall },
+                _ => RunState::Waiting { exit_code, not_before: Mono(0), boot_id },
+            };
+            Some(ContainerRecord { state, ..container.ended(exit_code, wall) })
         }
     }
 }

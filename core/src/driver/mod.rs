@@ -4,6 +4,7 @@ mod bring_up;
 mod expire;
 mod explain;
 mod listening;
+pub mod interlink;
 mod operation;
 mod perform;
 mod report;

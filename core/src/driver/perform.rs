@@ -6,6 +6,7 @@ use crate::{
     observed::ExitObserved,
     plan::Step,
     record::{Change, Desired, Records, RunState},
+    spec::RestartPolicy,
     time::{Mono, Span, Wall},
     world::{KeeperHints, PinStarted, Started, World},
 };
@@ -144,6 +145,7 @@ pub(super) fn changes_of(records: &Records, step: &Step, fact: &Fact, now: Mono,
             let Some(record) = records.containers.get(&plan.id) else { return Vec::new() };
             let mut next = record.clone();
             next.incarnation = plan.incarnation;
+            next.started = Some(wall);
             next.state = RunState::Running {
                 init: started.init.clone(),
                 monitor: started.monitor.clone(),
@@ -156,9 +158,10 @@ pub(super) fn changes_of(records: &Records, step: &Step, fact: &Fact, now: Mono,
             match records.containers.get(id).filter(|record| record.incarnation == *incarnation) {
                 // Ended for good already: what was read then is the truth, this is only the clean-up.
                 Some(record) if !matches!(record.state, RunState::Exited { .. }) => {
-                    let mut next = record.clone();
+                    let mut next = record.ended(exit.code, wall);
                     next.failures_in_row = 0;
-                    next.state = if record.desired == Desired::Running {
+                    let once = record.spec.restart == RestartPolicy::Once;
+                    next.state = if record.desired == Desired::Running && !once {
                         // Stopped with the node, not by the user: it comes back with the node.
                         let boot_id = record.running().map(|(init, _)| init.boot_id.clone());
                         boot_id.map_or(RunState::Created, |boot_id| RunState::Waiting {

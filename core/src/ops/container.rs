@@ -44,6 +44,8 @@ pub fn run(
         restarts: 0,
         failures_in_row: 0,
         created: stamp.wall,
+        started: None,
+        last_end: None,
     };
     let subject = Subject::Container(id.clone());
     if let Some(pod) = &request.pod {

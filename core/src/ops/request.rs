@@ -4,7 +4,7 @@ use crate::{
     alloc_address::Wanted,
     error::{OperationError, Refusal, StoreError},
     policy::{PolicyAction, PortMatch},
-    spec::{BindMount, NetworkSpec, PortSpec, RestartPolicy},
+    spec::{BindMount, NetworkSpec, PortSpec, RestartPolicy, Security},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
@@ -80,6 +80,9 @@ pub struct RunRequest {
     /// Removes it when it has ended; not with a restart policy.
     #[serde(default)]
     pub remove_on_exit: bool,
+    /// What it may do less, or more, than others.
+    #[serde(default, skip_serializing_if = "Security::is_default")]
+    pub security: Security,
 }
 
 /// `holdfast pod create`.

@@ -91,6 +91,7 @@ pub fn spec(records: &Records, request: &RunRequest) -> Result<ContainerSpec, Re
         stop_grace_ms,
         labels: request.labels.clone(),
         remove_on_exit: request.remove_on_exit,
+        security: request.security.clone(),
     })
 }
 

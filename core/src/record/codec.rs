@@ -4,7 +4,11 @@
 //! refused; one that does not parse is corrupt. None of these is ever read as empty.
 
 use super::{Change, ContainerRecord, ImageRecord, NetworkRecord, NodeRecord, SandboxRecord};
-use crate::{journal::OperationRecord, policy::PolicyRecord};
+use crate::{
+    interlink::record::{PodRecord, Tombstone},
+    journal::OperationRecord,
+    policy::PolicyRecord,
+};
 use alloc::{
     borrow::ToOwned,
     format,
@@ -32,11 +36,15 @@ pub enum Kind {
     Operation,
     /// [`PolicyRecord`].
     Policy,
+    /// [`PodRecord`].
+    Offloaded,
+    /// [`Tombstone`].
+    Tombstone,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Node,
         Self::Network,
         Self::Sandbox,
@@ -44,6 +52,8 @@ impl Kind {
         Self::Image,
         Self::Operation,
         Self::Policy,
+        Self::Offloaded,
+        Self::Tombstone,
     ];
 
     /// As stored.
@@ -56,6 +66,8 @@ impl Kind {
             Self::Image => "image",
             Self::Operation => "operation",
             Self::Policy => "policy",
+            Self::Offloaded => "offloaded",
+            Self::Tombstone => "tombstone",
         }
     }
 
@@ -80,8 +92,10 @@ fn upgrades(kind: Kind) -> &'static [Upgrade] {
     match kind {
         // Subnets, gateways and ranges of both families, routes; the primary interface; classes of policies; a
         // container that goes with its end. Absent, they are what they were.
-        Kind::Node | Kind::Network | Kind::Sandbox | Kind::Container | Kind::Operation => &[as_it_was],
-        Kind::Image | Kind::Policy => &[],
+        Kind::Node | Kind::Network | Kind::Sandbox => &[as_it_was],
+        // Then what a container may do more or less than others, and the times of its start and end.
+        Kind::Container | Kind::Operation => &[as_it_was, as_it_was],
+        Kind::Image | Kind::Policy | Kind::Offloaded | Kind::Tombstone => &[],
     }
 }
 
@@ -148,6 +162,10 @@ pub fn encode(change: &Change) -> Encoded {
         Change::Policy(record) => body(Kind::Policy, record.id.as_str(), record),
         Change::RemovePolicy(id) => removal(Kind::Policy, id.as_str()),
         Change::Operation(record) => body(Kind::Operation, record.id.as_str(), record),
+        Change::Offloaded(record) => body(Kind::Offloaded, record.uid.as_str(), record),
+        Change::Tombstone(record) => body(Kind::Tombstone, record.uid.as_str(), record),
+        Change::RemoveOffloaded(uid) => removal(Kind::Offloaded, uid.as_str()),
+        Change::RemoveTombstone(uid) => removal(Kind::Tombstone, uid.as_str()),
         Change::RemoveNetwork(id) => removal(Kind::Network, id.as_str()),
         Change::RemoveSandbox(id) => removal(Kind::Sandbox, id.as_str()),
         Change::RemoveContainer(id) => removal(Kind::Container, id.as_str()),
@@ -183,5 +201,7 @@ pub fn decode(kind: Kind, version: u32, body: &str) -> Result<Change, DecodeErro
         Kind::Image => Change::Image(read::<ImageRecord>(value)?),
         Kind::Policy => Change::Policy(read::<PolicyRecord>(value)?),
         Kind::Operation => Change::Operation(read::<OperationRecord>(value)?),
+        Kind::Offloaded => Change::Offloaded(read::<PodRecord>(value)?),
+        Kind::Tombstone => Change::Tombstone(read::<Tombstone>(value)?),
     })
 }

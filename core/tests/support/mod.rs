@@ -94,6 +94,7 @@ pub fn request(name: &str) -> RunRequest {
         restart: Default::default(),
         stop_signal: None,
         stop_grace_ms: None,
+        security: Default::default(),
         labels: BTreeMap::new(),
         remove_on_exit: false,
     }

@@ -113,6 +113,7 @@ fn detail(error: &WorldError) -> String {
         WorldError::Uplink(error) => (&error.action, &error.subject, &error.cause),
         WorldError::Container(error) => (&error.action, &error.subject, &error.cause),
         WorldError::Store(error) => (&error.action, &error.subject, &error.cause),
+        WorldError::Volume(error) => (&error.action, &error.subject, &error.cause),
     };
     format!("{action} {subject}: {cause}")
 }

@@ -52,6 +52,7 @@ fn request(run: args::Run) -> anyhow::Result<RunRequest> {
         restart: run.restart,
         stop_signal: run.stop_signal,
         stop_grace_ms: run.stop_timeout.map(|seconds| u64::from(seconds) * 1_000),
+        security: Default::default(),
         labels: run.label.into_iter().collect(),
         // In the foreground this command does it, once it has read how the container ended.
         remove_on_exit: run.rm && run.detach,

@@ -164,7 +164,12 @@ pub fn volume(text: &str) -> Result<BindMount, String> {
     if !target.starts_with('/') {
         return Err(format!("target {target:?} is not an absolute path"));
     }
-    Ok(BindMount { source: absolute(Path::new(source))?, target: target.to_owned(), read_only })
+    Ok(BindMount {
+        source: absolute(Path::new(source))?,
+        target: target.to_owned(),
+        read_only,
+        beneath: None,
+    })
 }
 
 /// An absolute path as text.

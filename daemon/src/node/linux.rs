@@ -11,13 +11,14 @@ use crate::api::{
 };
 use holdfast_core::{
     error::{Class, ContainerError, WorldError},
+    interlink::logs::{Place, Window},
     record::{ContainerRecord, ImageRecord},
-    world::Clock,
+    world::{Clock, Store},
 };
 use holdfast_linux::{
     container::{
         exec::ExecSpec,
-        logs::{LogEntry, LogOptions, LogStream},
+        logs::{LogEntry, LogOptions, LogStream, logs_of},
     },
     paths::Paths,
     world::LinuxWorld,
@@ -66,6 +67,42 @@ impl Node for LinuxWorld {
         Ok(frames)
     }
 
+    async fn pod_log(
+        &self,
+        place: &Place,
+        window: &Window,
+    ) -> Option<mpsc::Receiver<Result<LogEntry, ContainerError>>> {
+        let mut options = LogOptions {
+            // The last lines of a part that ends before the log does are counted by whoever reads it.
+            tail: window
+                .tail
+                .filter(|_| window.until_ms.is_none())
+                .map(|lines| usize::try_from(lines).unwrap_or(usize::MAX)),
+            since_ns: window.since_ms.map(|ms| ms.saturating_mul(1_000_000)),
+            follow: window.follow,
+            follow_until: None,
+        };
+        match place {
+            Place::Container(id) => {
+                let monitor = self
+                    .store
+                    .read(|records| {
+                        let container = records.containers.get(id)?;
+                        container.running().map(|(_, monitor)| monitor.clone())
+                    })
+                    .await;
+                options.follow &= monitor.is_some();
+                options.follow_until = monitor;
+                Some(self.containers.logs(id, options))
+            }
+            Place::Kept(jid, name) => {
+                options.follow = false;
+                Some(logs_of(self.pods.kept_log(jid, name), name, options))
+            }
+            Place::NotStarted(..) => None,
+        }
+    }
+
     async fn exec(
         &self,
         container: &ContainerRecord,
@@ -83,6 +120,7 @@ impl Node for LinuxWorld {
             user: request.user.unwrap_or((container.spec.uid, container.spec.gid)),
             tty: request.tty.then(|| request.size.unwrap_or((24, 80))),
             stdin: request.interactive,
+            security: container.spec.security.clone(),
         };
         Ok(exec::attend(self.containers.exec(&container.id, &pin, &spec).await?))
     }

@@ -11,7 +11,10 @@ mod untold;
 mod watch;
 pub mod world;
 
-use crate::api::{self, App};
+use crate::{
+    api::{self, App},
+    interlink,
+};
 use anyhow::Context;
 use holdfast_core::{driver, error::Class};
 use holdfast_linux::{keeper::HeldNamespaces, paths::Paths, world::LinuxWorld};
@@ -94,6 +97,21 @@ async fn serve(paths: &Paths, held: HeldNamespaces) -> anyhow::Result<()> {
     tokio::spawn(holdfast_linux::process::adopt_orphans());
 
     let (handle, supervisor) = Supervisor::new(Arc::clone(&world), session);
+    let (config, warnings) = interlink::Config::load(paths).unwrap_or_else(|error| {
+        // A mistake in it must not keep a node from its workloads.
+        tracing::error!(
+            error = format!("{error:#}"),
+            "interLink configuration is not used; the defaults are"
+        );
+        (interlink::Config::default(), Vec::new())
+    });
+    for warning in &warnings {
+        tracing::warn!(warning, "interLink configuration");
+    }
+    let pods = interlink::manager::Pods { world: Arc::clone(&world), session, keep: config.keep };
+    let plugin = Arc::new(interlink::Plugin { world: Arc::clone(&world), config });
+    let offering = tokio::spawn(interlink::serve(plugin, handle.ended()));
+    let working = tokio::spawn(interlink::manager::run(Arc::new(pods), handle.ended()));
     let app = Arc::new(App { world, session, supervisor: handle.clone() });
     let serving = tokio::spawn(api::server::serve(listener, api::router(app), handle.ended()));
     let supervising = tokio::spawn(supervisor.run());
@@ -112,6 +130,9 @@ async fn serve(paths: &Paths, held: HeldNamespaces) -> anyhow::Result<()> {
         tracing::warn!("a bring-up did not end in time; the next daemon goes on with it");
     }
     let _ = serving.await;
+    let _ = offering.await;
+    let _ = working.await;
+    let _ = std::fs::remove_file(paths.interlink_socket());
     let _ = std::fs::remove_file(paths.daemon_socket());
     tracing::info!("daemon ended");
     Ok(())

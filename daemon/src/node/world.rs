@@ -6,10 +6,11 @@ use crate::api::{
 };
 use holdfast_core::{
     error::ContainerError,
+    interlink::logs as pod_logs,
     record::{ContainerRecord, ImageRecord},
     world::World,
 };
-use holdfast_linux::paths::Paths;
+use holdfast_linux::{container::logs::LogEntry, paths::Paths};
 use std::path::Path;
 use tokio::sync::{mpsc, watch};
 
@@ -31,6 +32,12 @@ pub trait Node: World {
         container: &ContainerRecord,
         request: ExecRequest,
     ) -> impl Future<Output = Result<ExecStreams, ContainerError>> + Send;
+    /// The log of a container of an offloaded pod, or one that was kept; `None` for one that has not started.
+    fn pod_log(
+        &self,
+        place: &pod_logs::Place,
+        window: &pod_logs::Window,
+    ) -> impl Future<Output = Option<mpsc::Receiver<Result<LogEntry, ContainerError>>>> + Send;
     /// Unpacks an archive; records nothing.
     fn load_image(
         &self,
