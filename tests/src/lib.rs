@@ -4,3 +4,4 @@ pub mod contract;
 pub mod recording;
 pub mod runner;
 pub mod stage;
+pub mod virtual_kubelet;

@@ -140,9 +140,10 @@ fn containers(
         if passed {
             continue;
         }
-        if progress.failed.is_some() {
+        if let Some(failure) = &progress.failed {
             if wanted.init {
-                return Next::Act(Action::Fail(init_failed(wanted, None, wall)));
+                let message = format!("init container {} cannot run: {}", wanted.name, failure.message);
+                return Next::Act(Action::Fail(self::failure("InitContainerFailed", message, wall)));
             }
             continue;
         }
@@ -280,7 +281,9 @@ impl<'a> Found<'a> {
 pub(super) fn image<'a>(records: &'a Records, reference: &str) -> Option<&'a ImageRecord> {
     let short = reference.strip_prefix("docker.io/").unwrap_or(reference);
     let short = short.strip_prefix("library/").unwrap_or(short);
-    [reference, short].into_iter().find_map(|name| find::image(records, name).ok())
+    // An image that was loaded under a bare name has no tag.
+    let bare = short.strip_suffix(":latest").unwrap_or(short);
+    [reference, short, bare].into_iter().find_map(|name| find::image(records, name).ok())
 }
 
 /// User and group that a container runs as.
