@@ -61,8 +61,10 @@ impl Life {
 
     fn settle(&self) {
         for _ in 0..4 {
-            let report =
-                done(executor::block_on(&self.sim, driver::bring_up(&self.world, &self.session, Trigger::Timer)));
+            let report = done(executor::block_on(
+                &self.sim,
+                driver::bring_up(&self.world, &self.session, Trigger::Timer),
+            ));
             if report.unwrap().converged {
                 return;
             }
@@ -93,7 +95,9 @@ impl Life {
                     }
                 }
                 for uid in due.pods {
-                    if let pods::Advanced::At(at) = pods::advance(&self.world, &self.session, &uid, KEEP).await.unwrap() {
+                    if let pods::Advanced::At(at) =
+                        pods::advance(&self.world, &self.session, &uid, KEEP).await.unwrap()
+                    {
                         self.world.sleep(at.since(self.world.now())).await;
                     }
                 }
@@ -174,7 +178,10 @@ impl Life {
             for (name, state) in &members {
                 match name.as_str() {
                     "main" | "side" => assert!(matches!(state, RunState::Running { .. }), "{name} {state:?}"),
-                    _ => assert!(matches!(state, RunState::Exited { exit_code: Some(0), .. }), "{name} {state:?}"),
+                    _ => assert!(
+                        matches!(state, RunState::Exited { exit_code: Some(0), .. }),
+                        "{name} {state:?}"
+                    ),
                 }
             }
             let asked: Vec<kube::Pod> = vec![serde_json::from_value(pod(UID)).unwrap()];
@@ -209,7 +216,11 @@ impl Life {
         }))
         .unwrap();
         self.sim.with_node(|node| {
-            assert!(node.disk.records().tombstones.is_empty() && node.disk.pods.is_empty(), "{:?}", node.disk.pods);
+            assert!(
+                node.disk.records().tombstones.is_empty() && node.disk.pods.is_empty(),
+                "{:?}",
+                node.disk.pods
+            );
         });
     }
 }
@@ -318,7 +329,10 @@ fn a_sandbox_that_somebody_removed_is_lost_and_told() {
         let told = serde_json::to_value(status::of_asked(node.disk.records(), &asked, Wall(1))).unwrap();
         for container in told[0]["containers"].as_array().unwrap() {
             let ended = &container["state"]["terminated"];
-            assert!(ended["exitCode"] != 0 && ended["message"].as_str().unwrap().contains("removed"), "{told}");
+            assert!(
+                ended["exitCode"] != 0 && ended["message"].as_str().unwrap().contains("removed"),
+                "{told}"
+            );
         }
     });
     life.delete(UID).unwrap().unwrap();

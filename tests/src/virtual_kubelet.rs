@@ -58,7 +58,8 @@ impl Watched {
     /// Where the virtual kubelet would panic, drop the whole batch or conclude what is not so.
     pub fn take(&mut self, answer: &Value) -> Result<Phase, String> {
         let list = answer.as_array().ok_or("the answer is no array: the whole batch is lost")?;
-        let Some(status) = list.iter().find(|one| one.get("UID").and_then(Value::as_str) == Some(&self.uid)) else {
+        let Some(status) = list.iter().find(|one| one.get("UID").and_then(Value::as_str) == Some(&self.uid))
+        else {
             return Ok(self.phase);
         };
         let inits = Self::states(status, "initContainers", &self.inits)?;
@@ -70,7 +71,9 @@ impl Watched {
                 State::Ended(0) => {}
                 State::Ended(code) => {
                     if apps.iter().any(|app| !matches!(app, State::Ended(code) if *code != 0)) {
-                        return Err(format!("init container {name} ended with {code} and the pod would be pending for ever: {status}"));
+                        return Err(format!(
+                            "init container {name} ended with {code} and the pod would be pending for ever: {status}"
+                        ));
                     }
                     self.phase = Phase::Failed;
                     return Ok(self.phase);
@@ -113,12 +116,16 @@ impl Watched {
             let state = Self::state(one.get("state").unwrap_or(&Value::Null))?;
             if list == "initContainers" {
                 if open && !matches!(state, State::Waiting) {
-                    return Err(format!("init containers out of order: the virtual kubelet panics: {status}"));
+                    return Err(format!(
+                        "init containers out of order: the virtual kubelet panics: {status}"
+                    ));
                 }
                 open |= !matches!(state, State::Ended(_));
             }
             let ready = one.get("ready").and_then(Value::as_bool).unwrap_or(false);
-            if ready != matches!(state, State::Running) && !(list == "initContainers" && matches!(state, State::Ended(0))) {
+            if ready != matches!(state, State::Running)
+                && !(list == "initContainers" && matches!(state, State::Ended(0)))
+            {
                 return Err(format!("ready is {ready} beside its state: {one}"));
             }
             states.push(state);

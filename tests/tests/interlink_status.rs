@@ -10,9 +10,7 @@ use holdfast_core::{
         status,
         translate::{Abilities, translate},
     },
-    record::{
-        Change, ContainerRecord, Desired, ImageRecord, Records, RunState, SandboxKind, SandboxRecord,
-    },
+    record::{Change, ContainerRecord, Desired, ImageRecord, Records, RunState, SandboxKind, SandboxRecord},
     spec::{ContainerSpec, RootSource, SandboxSpec},
     time::{Mono, Wall},
 };
@@ -77,6 +75,7 @@ fn container(index: usize, state: RunState) -> ContainerRecord {
             stop_signal: 15,
             stop_grace_ms: 1,
             labels: Default::default(),
+            remove_on_exit: false,
             security: Default::default(),
         },
         desired: Desired::Running,
@@ -115,7 +114,8 @@ fn base() -> (Records, PodRecord) {
         last_cure: None,
         created: WALL,
     }));
-    let data = kube::pod_data(&serde_json::to_vec(&json!({"pod": pod(), "container": null})).unwrap()).unwrap();
+    let data =
+        kube::pod_data(&serde_json::to_vec(&json!({"pod": pod(), "container": null})).unwrap()).unwrap();
     let mut pod = translate(&data, "j".into(), WALL, Abilities::default()).unwrap();
     pod.progress.prepared = true;
     pod.progress.sandbox = Some(SandboxId::from_raw("s"));
@@ -187,7 +187,8 @@ fn no_combination_of_states_is_misread() {
                 records.apply(Change::Offloaded(record.clone()));
                 let answer = serde_json::to_value(status::of_asked(&records, &asked, WALL)).unwrap();
                 let mut watched = Watched::new(&pod());
-                let context = || format!("pod {kind}, inits {i0:?} {i1:?}, containers {a0:?} {a1:?}: {answer}");
+                let context =
+                    || format!("pod {kind}, inits {i0:?} {i1:?}, containers {a0:?} {a1:?}: {answer}");
                 let phase = watched.take(&answer).unwrap_or_else(|fault| panic!("{fault}\n{}", context()));
                 if phase == Phase::Succeeded {
                     assert!(all_well(&[a0, a1]), "not done: {}", context());
@@ -195,11 +196,22 @@ fn no_combination_of_states_is_misread() {
                 if phase == Phase::Running {
                     assert!([a0, a1].contains(&Is::Running), "nothing runs: {}", context());
                 }
-                let failed = |is: Is| matches!(is, Is::Hopeless | Is::Exited(Some(7)) | Is::Exited(None) | Is::Unstartable);
+                let failed = |is: Is| {
+                    matches!(is, Is::Hopeless | Is::Exited(Some(7)) | Is::Exited(None) | Is::Unstartable)
+                };
                 if failed(i0) || i0 == Is::Exited(Some(0)) && failed(i1) {
-                    let later = if failed(i0) && matches!(i0, Is::Hopeless) { [i1, a0, a1].iter().any(|is| !matches!(is, Is::Absent | Is::Retried | Is::Hopeless)) } else { false };
-                    let passed = matches!(i1, Is::Hopeless) && [a0, a1].iter().any(|is| !matches!(is, Is::Absent | Is::Retried | Is::Hopeless));
-                    assert!(later || passed || phase == Phase::Failed, "an init failure is no end: {}", context());
+                    let later = if failed(i0) && matches!(i0, Is::Hopeless) {
+                        [i1, a0, a1].iter().any(|is| !matches!(is, Is::Absent | Is::Retried | Is::Hopeless))
+                    } else {
+                        false
+                    };
+                    let passed = matches!(i1, Is::Hopeless)
+                        && [a0, a1].iter().any(|is| !matches!(is, Is::Absent | Is::Retried | Is::Hopeless));
+                    assert!(
+                        later || passed || phase == Phase::Failed,
+                        "an init failure is no end: {}",
+                        context()
+                    );
                 }
                 if kind == 1 && [i0, i1, a0, a1].iter().all(|is| *is == Is::Absent) {
                     assert_eq!(phase, Phase::Failed, "{}", context());
@@ -221,7 +233,11 @@ fn a_pod_that_is_gone_is_told_as_ended_and_an_unknown_one_is_left_out() {
         serde_json::to_value(status::of_asked(&records, std::slice::from_ref(asked), WALL)).unwrap()
     };
     let mut watched = Watched::new(&pod());
-    assert_eq!(watched.take(&told(&asked)), Ok(Phase::Failed), "answered for once, and on no record any more");
+    assert_eq!(
+        watched.take(&told(&asked)),
+        Ok(Phase::Failed),
+        "answered for once, and on no record any more"
+    );
     asked.metadata.annotations.clear();
     assert_eq!(told(&asked), json!([]), "its create may be on its way");
 }

@@ -348,6 +348,7 @@ fn run_request(
         stop_signal: None,
         stop_grace_ms: Some(pod.grace_ms),
         labels: pod.labels.clone(),
+        remove_on_exit: false,
         security: wanted.security.clone(),
     }
 }

@@ -11,7 +11,7 @@ use super::{
     timestamp,
 };
 use crate::{
-    record::{ContainerRecord, EndRecord, Records, RunState, SandboxRecord},
+    record::{ContainerRecord, EndRecord, Records, RunState},
     time::Wall,
 };
 use alloc::{format, string::String, vec::Vec};
@@ -200,7 +200,7 @@ pub fn of(records: &Records, pod: &PodRecord) -> PodStatus {
         init_containers: Vec::new(),
     };
     for ((index, wanted), state) in pod.containers.iter().enumerate().zip(states) {
-        let one = container_status(found.container(index), found.sandbox, pod, wanted, state);
+        let one = container_status(found.container(index), pod, wanted, state);
         if wanted.init { status.init_containers.push(one) } else { status.containers.push(one) }
     }
     status
@@ -208,7 +208,6 @@ pub fn of(records: &Records, pod: &PodRecord) -> PodStatus {
 
 fn container_status(
     container: Option<&ContainerRecord>,
-    _sandbox: Option<&SandboxRecord>,
     pod: &PodRecord,
     wanted: &ContainerWanted,
     state: State,
@@ -370,10 +369,11 @@ fn in_order(pod: &PodRecord, found: &Found<'_>, states: &mut [State]) {
             // Something before it has not ended: whatever this is, it does not run in the order of the spec.
             if !matches!(state, State::Waiting { .. }) {
                 *state = State::waiting("PodInitializing", "");
-            } else if let (State::Waiting { reason, .. }, true) = (&mut *state, !wanted.init) {
-                if reason == "ContainerCreating" {
-                    *reason = String::from("PodInitializing");
-                }
+            } else if let State::Waiting { reason, .. } = state
+                && !wanted.init
+                && reason == "ContainerCreating"
+            {
+                *reason = String::from("PodInitializing");
             }
             continue;
         }

@@ -46,11 +46,10 @@ struct Told<'a> {
 
 impl Told<'_> {
     fn rest(&mut self, at: &str, rest: &BTreeMap<String, Value>, not_ours: &[&str], refused: &[&str]) {
-        for (key, value) in rest.iter().filter(|(_, value)| is_set(value)) {
+        for (key, _) in rest.iter().filter(|(_, value)| is_set(value)) {
             if refused.contains(&key.as_str()) {
                 self.faults.push(format!("{at}.{key} is not supported"));
             } else if !not_ours.contains(&key.as_str()) {
-                let _ = value;
                 self.notes.push(format!("{at}.{key} is not supported and left out"));
             }
         }

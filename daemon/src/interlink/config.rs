@@ -122,8 +122,9 @@ impl Config {
         for key in classic.holdfast.rest.keys() {
             warnings.push(format!("Holdfast.{key} is no key that this plugin knows; it is ignored"));
         }
-        let mut config = Self::default();
-        config.address = classic.holdfast.listen_address.unwrap_or(config.address);
+        let default = Self::default();
+        let address = classic.holdfast.listen_address.unwrap_or(default.address);
+        let mut config = Self { address, ..default };
         let socket = variable("SOCKET").or(classic.socket).filter(|socket| !socket.is_empty());
         if let Some(socket) = socket {
             let Some(path) = socket.strip_prefix("unix://").filter(|path| path.starts_with('/')) else {

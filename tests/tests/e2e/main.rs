@@ -11,6 +11,7 @@ mod concurrency;
 mod containers;
 mod http;
 mod images;
+mod interlink;
 mod networks;
 mod node;
 mod peer;
@@ -82,6 +83,14 @@ const CASES: &[Case] = &[
     case("silent_clients_wedge_nothing", shared::control_wedge),
     case("strangers_at_the_nodes_paths_are_moved_aside", shared::stale_files),
     case("a_container_outlives_its_monitor", shared::conmon_kill),
+    case("interlink_pods_are_what_they_ask_for", interlink::conformance),
+    case("interlink_names_what_it_cannot_do", interlink::refused),
+    case("interlink_host_ports_carry_tcp_and_udp", interlink::host_ports),
+    case("interlink_plugin_restart_moves_no_container", interlink::plugin_restart),
+    case("interlink_create_then_daemon_kill", interlink::create_then_kill),
+    case("interlink_delete_before_create", interlink::delete_first),
+    case("interlink_image_missing", interlink::image_missing),
+    case("interlink_logs_with_every_option", interlink::logs),
     case("another_boot_is_recovered_from", shared::reboot).prepared(Preparation::BootId),
 ];
 
