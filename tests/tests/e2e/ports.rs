@@ -58,7 +58,7 @@ pub fn answers_at_once(context: &Context) -> Result<()> {
 }
 
 /// A published UDP port carries questions and answers, for a client on the host's loopback too.
-fn datagrams_come_back(node: &Node, name: &str, host_port: u16) -> Result<()> {
+pub fn datagrams_come_back(node: &Node, name: &str, host_port: u16) -> Result<()> {
     let init = node.await_running(name, HEAL_DEADLINE)?.running()?;
     let mut command = Command::new(&node.identity.chaos);
     command.args(["inside", "--pid", &init.pid.to_string(), "exec", "--"]);
