@@ -1,7 +1,7 @@
 //! What pods of the field ask for, each exactly.
 
 use super::client::{Pod, finish, plugin, reach, watch};
-use crate::runner::Context;
+use crate::{ports::datagrams_come_back, runner::Context};
 use anyhow::{Context as _, Result, ensure};
 use holdfast_chaos::{
     poll,
@@ -10,7 +10,7 @@ use holdfast_chaos::{
 };
 use holdfast_tests::virtual_kubelet::Phase;
 use serde_json::{Value, json};
-use std::{net::UdpSocket, time::Duration};
+use std::time::Duration;
 
 /// A container that runs a script.
 fn sh(name: &str, script: &str) -> Value {
@@ -43,7 +43,7 @@ fn plain() -> Vec<Expected> {
     let argv = json!([{"name": "main", "image": "docker.io/library/busybox:latest", "imagePullPolicy": "IfNotPresent",
         "command": ["/bin/printf"], "args": ["[%s]", "a b", "\"q\"", "`x`", "$HOME", "", "$(V)", "$$(V)", "l\nf"],
         "env": [{"name": "V", "value": "1 2"}]}]);
-    let env = json!([{"name": "main", "image": "busybox", "imagePullPolicy": "Never", "command": ["/bin/printenv", "PEM", "EMPTY", "Q"],
+    let env = json!([{"name": "main", "image": "busybox", "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", "printf '%s|%s|%s' \"$PEM\" \"$EMPTY\" \"$Q\""],
         "env": [{"name": "PEM", "value": PEM}, {"name": "EMPTY", "value": ""}, {"name": "Q", "value": "'\"`$(x)$$"}]}]);
     let mut inits =
         once(json!([mounting(sh("main", "cat /d/x"), json!([{"name": "d", "mountPath": "/d"}]))]));
@@ -81,7 +81,7 @@ fn plain() -> Vec<Expected> {
             Phase::Succeeded,
             &[("main", "[a b][\"q\"][`x`][$HOME][][1 2][$(V)][l\nf]")],
         ),
-        expect(Pod::new("env", once(env)), Phase::Succeeded, &[("main", &format!("{PEM}\n\n'\"`$(x)$$\n"))]),
+        expect(Pod::new("env", once(env)), Phase::Succeeded, &[("main", &format!("{PEM}||'\"`$(x)$$"))]),
         expect(Pod::new("inits", inits), Phase::Succeeded, &[("main", "one\ntwo\nthree\n"), ("one", "")]),
         expect(Pod::new("init-fails", broken), Phase::Failed, &[("bad", "why\n"), ("main", "")]),
         expect(Pod::new("user", user), Phase::Succeeded, &[("main", "1000\n1001\n1001 1002\n")]),
@@ -250,7 +250,7 @@ pub fn host_ports(context: &Context) -> Result<()> {
     let node = &stage.node;
     let (tcp, udp) = (free_port()?, free_port()?);
     let mut spec = json!({"restartPolicy": "Always", "terminationGracePeriodSeconds": 1, "containers": [
-        sh("web", "httpd -f -p 80 -h /www"), sh("echo", "nc -u -l -p 53 -e /bin/cat")]});
+        sh("web", "httpd -f -p 80 -h /www"), sh("echo", "exec /bin/pause")]});
     spec["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": tcp.port()}]);
     spec["containers"][1]["ports"] =
         json!([{"containerPort": 53, "hostPort": udp.port(), "protocol": "UDP"}]);
@@ -260,13 +260,8 @@ pub fn host_ports(context: &Context) -> Result<()> {
     poll::until("the host port to answer", HEAL_DEADLINE, || {
         Ok(http_get(tcp, Duration::from_secs(1)).ok().filter(|page| page == "held fast\n").map(drop))
     })?;
-    let socket = UdpSocket::bind("127.0.0.1:0")?;
-    socket.set_read_timeout(Some(Duration::from_millis(300)))?;
-    poll::until("the UDP host port to answer", HEAL_DEADLINE, || {
-        socket.send_to(b"hello", ("127.0.0.1", udp.port()))?;
-        let mut answer = [0; 16];
-        Ok(socket.recv(&mut answer).ok().filter(|count| &answer[..*count] == b"hello").map(drop))
-    })?;
+    let jid = watched.last["JID"].as_str().context("no JID")?.to_owned();
+    datagrams_come_back(node, &format!("{jid}-echo"), udp.port())?;
     // A port that is taken: told, and nothing of the pod is left running.
     let other = Pod::new("taken", spec);
     let mut second = other.create(node)?;
