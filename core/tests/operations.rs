@@ -13,7 +13,7 @@ use holdfast_core::{
     },
     plan::{ContainerPlan, Step, undo_of},
     record::{Change, ImageRecord, Records},
-    spec::{BindMount, ContainerSpec, NetworkSpec, PortSpec, Protocol, RestartPolicy, RootSource},
+    spec::{BindMount, ContainerSpec, NetworkSpec, PortSpec, Protocol, RestartPolicy, RootSource, Security},
 };
 use support::*;
 

@@ -164,3 +164,11 @@ pub fn watch(node: &Node, pod: &Pod, watched: &mut Watched, until: impl Fn(&Watc
 pub fn reach(node: &Node, pod: &Pod, watched: &mut Watched, phase: Phase) -> Result<()> {
     watch(node, pod, watched, |it| it.phase == phase)
 }
+
+/// Polls until every container runs: the phase is `Running` from the first one on.
+pub fn running(node: &Node, pod: &Pod, watched: &mut Watched) -> Result<()> {
+    watch(node, pod, watched, |it| {
+        let all = it.last["containers"].as_array();
+        all.is_some_and(|all| all.iter().all(|one| one["state"]["running"].is_object()))
+    })
+}

@@ -1,6 +1,6 @@
 //! Deaths, deletes and repeats.
 
-use super::client::{Pod, call, finish, plugin, reach, watch};
+use super::client::{Pod, call, finish, plugin, reach, running, watch};
 use crate::{runner::Context, support::whole};
 use anyhow::{Context as _, Result, ensure};
 use holdfast_chaos::{
@@ -47,7 +47,7 @@ pub fn plugin_restart(context: &Context) -> Result<()> {
         watched.push(pod.create(node)?);
     }
     for (pod, watched) in pods.iter().zip(&mut watched) {
-        reach(node, pod, watched, Phase::Running)?;
+        running(node, pod, watched)?;
     }
     let before = inits(node)?;
     ensure!(before.len() == 6, "{before:?}");
@@ -82,7 +82,7 @@ pub fn create_then_kill(context: &Context) -> Result<()> {
         // Accepted and answered: whatever of it is made by now, the next daemon makes the rest.
         std::thread::sleep(Duration::from_millis(round * 40));
         kill_daemon(node)?;
-        reach(node, &pod, &mut watched, Phase::Running)?;
+        running(node, &pod, &mut watched)?;
         let containers = inits(node)?;
         ensure!(containers.len() == 2, "one pod of two containers is {containers:?}");
         pod.delete(node)?;
