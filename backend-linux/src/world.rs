@@ -23,8 +23,8 @@ use holdfast_core::{
     ruleset::{Counter, Element, Ruleset},
     time::{Mono, Span, Wall},
     world::{
-        Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, PodFiles, Probe,
-        Router, Snapshot, Started, Store, Uplink,
+        Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, PodFiles,
+        Probe, Router, Snapshot, Started, Store, Uplink,
     },
 };
 use nix::time::{ClockId, clock_gettime};

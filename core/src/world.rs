@@ -8,11 +8,11 @@
 use crate::{
     error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError, VolumeError},
     id::{ContainerId, ProcessRef, SandboxId, Slot},
+    interlink::{next::PodPlace, record::VolumeWanted},
     observed::{
         ContainerObserved, ExitObserved, HostObserved, Keeper, KeepersObserved, RouterObserved,
         UplinkObserved,
     },
-    interlink::{next::PodPlace, record::VolumeWanted},
     plan::{AdoptSource, AttachmentPlan, ContainerPlan, NetworkPlan, SandboxPlan},
     record::{Change, NamespaceIds, PortRecord, Records},
     ruleset::{Counter, Element, Ruleset},

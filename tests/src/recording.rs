@@ -2,8 +2,9 @@
 //! by the World's own calls, and then nothing may be left.
 
 use holdfast_core::{
-    error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError},
+    error::{ContainerError, KeeperError, RouterError, StoreError, UplinkError, VolumeError},
     id::{BootId, ContainerId, ProcessRef, SandboxId, Slot},
+    interlink::{next::PodPlace, record::VolumeWanted},
     observed::{
         ContainerObserved, ExitObserved, HostObserved, Keeper, KeepersObserved, RouterObserved,
         UplinkObserved,
@@ -13,8 +14,8 @@ use holdfast_core::{
     ruleset::{Counter, Element, Ruleset},
     time::{Mono, Span, Wall},
     world::{
-        Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, Probe,
-        Router, Snapshot, Started, Store, Uplink, World,
+        Clock, ContainerHint, Containers, Durability, Entropy, KeeperHints, Keepers, PinStarted, PodFiles,
+        Probe, Router, Snapshot, Started, Store, Uplink, World,
     },
 };
 use std::{
@@ -229,6 +230,24 @@ impl<W: World> Containers for Recording<W> {
     }
     async fn remove_files(&self, id: &ContainerId, pin: Option<&ProcessRef>) -> Result<(), ContainerError> {
         self.world.remove_files(id, pin).await
+    }
+}
+
+impl<W: World> PodFiles for Recording<W> {
+    fn pod_place(&self, jid: &str) -> PodPlace {
+        self.world.pod_place(jid)
+    }
+    async fn write_volumes(&self, jid: &str, volumes: &[VolumeWanted]) -> Result<(), VolumeError> {
+        self.world.write_volumes(jid, volumes).await
+    }
+    async fn keep_logs(&self, jid: &str, logs: &[(ContainerId, String)]) -> Result<(), VolumeError> {
+        self.world.keep_logs(jid, logs).await
+    }
+    async fn remove_volumes(&self, jid: &str) -> Result<(), VolumeError> {
+        self.world.remove_volumes(jid).await
+    }
+    async fn remove_pod_files(&self, jid: &str) -> Result<(), VolumeError> {
+        self.world.remove_pod_files(jid).await
     }
 }
 

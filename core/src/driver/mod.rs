@@ -3,8 +3,8 @@
 mod bring_up;
 mod expire;
 mod explain;
-mod listening;
 pub mod interlink;
+mod listening;
 mod operation;
 mod perform;
 mod report;

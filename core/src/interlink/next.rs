@@ -271,7 +271,7 @@ impl<'a> Found<'a> {
         let own = |subject: &Subject| match subject {
             Subject::Sandbox(id) => self.sandbox.is_some_and(|sandbox| &sandbox.id == id),
             Subject::Container(id) => self.containers.iter().flatten().any(|container| &container.id == id),
-            Subject::Node | Subject::Network(_) => false,
+            Subject::Node | Subject::Network(_) | Subject::Policy => false,
         };
         records.operations.values().any(|open| open.subjects.iter().any(own))
     }
@@ -306,6 +306,7 @@ fn sandbox_request(pod: &PodRecord) -> PodRequest {
         name: pod.sandbox_name(),
         tenant: Some(pod.namespace.clone()),
         networks: Vec::new(),
+        addresses: Default::default(),
         ports: pod.ports.clone(),
         hostname: Some(pod.hostname.clone()),
         labels: pod.labels.clone(),
@@ -319,7 +320,7 @@ fn run_request(
     sandbox: &SandboxRecord,
     place: &PodPlace,
 ) -> RunRequest {
-    let ip = sandbox.attachments.first().map(|own| format!("{}", IpAddr::V4(own.ipv4))).unwrap_or_default();
+    let ip = sandbox.primary().map(|own| format!("{}", IpAddr::V4(own.ipv4))).unwrap_or_default();
     let env = wanted.env.iter().map(|(name, value)| match value {
         EnvValue::Text(text) => (name.clone(), text.clone()),
         EnvValue::PodIp => (name.clone(), ip.clone()),
@@ -330,6 +331,7 @@ fn run_request(
         pod: Some(String::from(sandbox.id.as_str())),
         tenant: None,
         networks: Vec::new(),
+        addresses: Default::default(),
         ports: Vec::new(),
         command: wanted.args.clone(),
         entrypoint: (!wanted.command.is_empty()).then(|| wanted.command.clone()),
