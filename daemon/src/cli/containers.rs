@@ -270,7 +270,7 @@ mod tests {
             "command": ["-c", "x"], "entrypoint": ["/e"], "env": [["K", "V"]],
             "mounts": [{"source": "/a", "target": "/b", "read_only": true}], "working_dir": "/w", "user": [1, 2],
             "hostname": "h", "restart": "always", "stop_signal": 1, "stop_grace_ms": 3000, "labels": {"l": "v"},
-            "remove_on_exit": false,
+            "remove_on_exit": false, "addresses": {},
         });
         assert_eq!(serde_json::to_value(request).unwrap(), expected);
     }

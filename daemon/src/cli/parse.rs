@@ -328,7 +328,7 @@ mod tests {
             ("80:", "container port"),
             ("0:0", "does not exist"),
             ("65536:80", "host port \"65536\""),
-            ("80:80/sctp", "sctp"),
+            ("80:80/sctp", "SCTP"),
             ("[::1]:80:80", "IPv6"),
             ("::1:80:80", "IPv6"),
             ("8000-8010:80", "one length"),
