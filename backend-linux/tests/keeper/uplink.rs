@@ -162,7 +162,7 @@ pub fn killed_and_restarted() {
         node.kill(&helper).await;
         assert_eq!(uplink.observe_uplink(Some(&helper)).await.unwrap(), UplinkObserved::Absent);
         let error = uplink.publish(&published).await.unwrap_err();
-        assert_eq!(error.class, Class::Missing, "{error}");
+        assert_eq!(error.class, Class::Transient, "{error}");
         uplink.unpublish(&published).await.unwrap();
         let started = Instant::now();
         let helper = start(&node, &uplink, &pin).await;
