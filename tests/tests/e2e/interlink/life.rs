@@ -80,6 +80,8 @@ pub fn create_then_kill(context: &Context) -> Result<()> {
         let pod = pause(&format!("early{round}"));
         let mut watched = pod.create(node)?;
         // Accepted and answered: whatever of it is made by now, the next daemon makes the rest.
+        #[allow(clippy::disallowed_methods)]
+        // Nothing is waited for: it only moves the kill to another moment.
         std::thread::sleep(Duration::from_millis(round * 40));
         kill_daemon(node)?;
         running(node, &pod, &mut watched)?;
