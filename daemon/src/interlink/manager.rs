@@ -255,7 +255,7 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(10), later).await.unwrap();
         assert_eq!(*fake.done.lock().unwrap(), [uid("good"), uid("later")]);
-        let failed = fake.failed.lock().unwrap();
+        let failed = fake.failed.lock().unwrap().clone();
         assert_eq!(failed.len(), 1);
         assert!(failed[0].0 == uid("bad") && failed[0].1.contains("fault of Holdfast"), "{failed:?}");
         end.send_replace(true);
