@@ -6,6 +6,7 @@ use holdfast_core::{
     id::{BootId, ContainerId, ImageId, ProcessRef, SandboxId, Tenant},
     interlink::{
         kube,
+        logs::{LogRequest, Place, select},
         record::{Deletion, Failure, PodRecord, Retry},
         status,
         translate::{Abilities, translate},
@@ -240,4 +241,18 @@ fn a_pod_that_is_gone_is_told_as_ended_and_an_unknown_one_is_left_out() {
     );
     asked.metadata.annotations.clear();
     assert_eq!(told(&asked), json!([]), "its create may be on its way");
+}
+
+#[test]
+fn the_log_of_a_container_that_is_just_removed_is_the_kept_one() {
+    let (mut records, mut record) = base();
+    let request = LogRequest { pod_uid: "u".into(), container_name: "a0".into(), ..LogRequest::default() };
+    for (is, kept) in [(Is::Absent, false), (Is::Lost, true)] {
+        put(&mut records, &mut record, 2, is);
+        record.progress.deleting = Some(Deletion { grace_ms: 1, asked: WALL });
+        records.apply(Change::Offloaded(record.clone()));
+        let (place, window) = select(&records, &request, WALL).expect("it is on record");
+        assert_eq!(matches!(place, Place::Kept(..)), kept, "{is:?}: {place:?}");
+        assert!(!window.follow);
+    }
 }

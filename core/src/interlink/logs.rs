@@ -128,6 +128,11 @@ fn of_pod(
                 pod.name
             )));
         }
+        if id.is_some() {
+            // It ran and its container is removed: its pod is on its way out, and what it wrote is kept.
+            let window = Window { follow: false, ..window };
+            return Ok((Place::Kept(pod.jid.clone(), name.clone()), window));
+        }
         return Ok((Place::NotStarted(pod.uid.clone(), name.clone()), window));
     };
     // The log is over all starts. The times of their ends part it; one millisecond later, for these are rounded down
