@@ -9,7 +9,10 @@ use crate::api::{
     types::{ContainerView, Waited},
 };
 use anyhow::{Context as _, bail};
-use holdfast_core::ops::request::{RootRequest, RunRequest, StopRequest};
+use holdfast_core::{
+    ops::request::{RootRequest, RunRequest, StopRequest},
+    spec::RestartPolicy,
+};
 use hyper::Method;
 use std::time::Duration;
 
@@ -24,6 +27,10 @@ fn request(run: args::Run) -> anyhow::Result<RunRequest> {
         env.extend(parse::env_file(&text).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?);
     }
     env.extend(run.env);
+    if run.rm && run.restart != RestartPolicy::No {
+        // In the foreground core never hears of --rm.
+        bail!("--rm and --restart {} contradict each other: leave one of them out", run.restart);
+    }
     let mut command = run.command;
     let root = match (run.rootfs, run.image) {
         (Some(directory), first) => {
@@ -75,7 +82,13 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
 /// `run`: with -d the identity is printed; otherwise the output, and its exit code is this command's.
 pub async fn run(context: &Context, run: args::Run) -> anyhow::Result<u8> {
     let (detach, remove) = (run.detach, run.rm);
-    let request = request(run)?;
+    let request = match request(run) {
+        Ok(request) => request,
+        Err(error) => {
+            eprintln!("holdfast: {error:#}");
+            return Ok(EXIT_REFUSED);
+        }
+    };
     let started: anyhow::Result<ContainerView> = output::post(context, &["containers"], &request).await;
     let container = match started {
         Ok(container) => container,
