@@ -50,14 +50,17 @@ pub async fn take_down<W: World>(
     world.fill(&mut seed);
     let operation = going_down(OperationId::from_raw(id::new_id(seed)), session, world.wall());
     let open = world.transact(Durability::Power, |records| {
-        let going = |open: &&OperationRecord| open.kind == OperationKind::TakeDown;
-        if let Some(open) = records.operations.values().find(|open| !going(open)) {
+        // One whose daemon died in it: this one looks at everything once more. One that is under way is a lock like
+        // any other, or the first to end would let the node come up under the hands of the other.
+        let left = |open: &&OperationRecord| {
+            open.kind == OperationKind::TakeDown && open.daemon_generation != session.daemon_generation
+        };
+        if let Some(open) = records.operations.values().find(|open| !left(open)) {
             let detail = format!("{} {} is not finished yet; try again in a moment", open.kind, open.name);
             return Err(Refusal::new(RefusalCode::Busy, detail));
         }
-        // One that never ended, or is under way: this one looks at everything once more.
         let earlier =
-            records.operations.values().filter(going).map(|open| Change::RemoveOperation(open.id.clone()));
+            records.operations.values().filter(left).map(|open| Change::RemoveOperation(open.id.clone()));
         let node = records.node.clone().map(|node| Change::Node(NodeRecord { down: true, ..node }));
         let changes = earlier.chain(node).chain([Change::Operation(operation.clone())]);
         Ok((changes.collect(), ()))
