@@ -9,7 +9,7 @@ use crate::{
     id::OperationId,
     journal::{OperationRecord, Phase, Resume, Resumed, Subject},
     plan::{Step, undo_of},
-    record::{Change, Records},
+    record::{Change, ContainerRecord, Records},
     time::Span,
     world::{Durability, World},
 };
@@ -40,7 +40,7 @@ pub(super) async fn run<W: World>(world: &W, operation: &OperationRecord) -> Res
                 Resume::Undo if mutant!(UnknownHadNoEffect) => backward(world, operation, done).await,
                 Resume::Undo => backward(world, operation, done + 1).await,
                 Resume::Finish if operation.kind.stays_until_done() => orphan(world, operation, None).await,
-                Resume::Finish | Resume::Replan => close(world, operation, &operation.on_undone).await,
+                Resume::Finish | Resume::Replan => give_up(world, operation, done).await,
             };
             Err(OperationError { cause: Box::new(cause), step, undo_failures })
         }
@@ -73,12 +73,12 @@ pub(super) async fn resume<W: World>(world: &W, operation: &OperationRecord) -> 
         (Resume::Finish, _) => {
             match forward(world, operation, steps_done + u32::from(mutant!(FinishSkipsStep))).await {
                 Ok(()) => Vec::new(),
-                Err((cause, step, _)) => {
+                Err((cause, step, done)) => {
                     let mut failures = alloc::vec![format!("{step} failed: {cause}")];
                     failures.extend(if operation.kind.stays_until_done() {
                         orphan(world, operation, None).await
                     } else {
-                        close(world, operation, &operation.on_undone).await
+                        give_up(world, operation, done).await
                     });
                     failures
                 }
@@ -215,6 +215,20 @@ pub(super) async fn run_step<W: World>(world: &W, step: &Step) -> Result<(), Wor
     };
     commit(world, durability, |records| changes_of(records, step, &fact, now, wall)).await?;
     Ok(())
+}
+
+/// Ends an operation that is neither finished nor taken back. A start that failed may have been made all the same:
+/// its number is taken, so that whatever it left is found and cleaned.
+async fn give_up<W: World>(world: &W, operation: &OperationRecord, done: u32) -> Vec<String> {
+    let mut changes = operation.on_undone.clone();
+    if let Some(Step::StartContainer(plan)) = operation.steps.get(done as usize) {
+        let numbered = world.read(|records| {
+            let record = records.containers.get(&plan.id).filter(|it| it.incarnation < plan.incarnation)?;
+            Some(Change::Container(ContainerRecord { incarnation: plan.incarnation, ..record.clone() }))
+        });
+        changes.extend(numbered.await);
+    }
+    close(world, operation, &changes).await
 }
 
 /// Ends an operation together with its last changes.
