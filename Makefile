@@ -81,6 +81,7 @@ bench: setup-bench build ## Criterion benches, then p50/p99 of a real node and r
 	$(CARGO) run --release --locked -p holdfast-sim --bin holdfast-sim -- memory --seeds $(or $(MEMORY_SEEDS),100000) --profile kills
 	$(CARGO) build --release --locked -p holdfast-benches --bins
 	$(TARGET_DIR)/release/holdfast-bench-node --runs $(or $(RUNS),30)
+	$(TARGET_DIR)/release/holdfast-bench-world --runs $(or $(RUNS),30)
 
 clean: ## Remove build output
 	$(CARGO) clean

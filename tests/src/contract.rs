@@ -10,7 +10,7 @@ mod keepers;
 mod limits;
 mod router;
 mod runtime;
-mod setup;
+pub mod setup;
 
 use holdfast_core::{id::ProcessRef, observed::UplinkObserved, spec::RootSource, world::World};
 
