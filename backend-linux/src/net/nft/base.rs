@@ -22,7 +22,10 @@ use nftnl::{
     nftnl_sys::{self as sys},
     set::{Set, SetKey},
 };
-use std::ffi::{CStr, CString};
+use std::{
+    ffi::{CStr, CString},
+    sync::LazyLock,
+};
 
 /// Where a chain hangs.
 #[derive(Debug)]
@@ -48,7 +51,11 @@ pub(crate) struct TableSpec {
     pub family: ProtoFamily,
     pub label: &'static str,
     chains: Vec<ChainSpec>,
+    expected: Expected,
 }
+
+/// Kinds of messages that ask for a dump, and what it must say.
+type Expected = [(libc::c_int, Vec<String>); 3];
 
 // Registers of a rule are counted in 4 bytes; 0 is scratch for a match that is over before the key is built.
 const IPV4: u8 = libc::NFPROTO_IPV4 as u8;
@@ -345,25 +352,30 @@ fn port() -> Vec<Vec<Expr>> {
     ]
 }
 
-/// Both tables.
-pub(crate) fn tables() -> [TableSpec; 2] {
+/// Both tables. They are compared at every look at the router, and made once.
+pub(crate) fn tables() -> &'static [TableSpec; 2] {
+    static TABLES: LazyLock<[TableSpec; 2]> = LazyLock::new(make_tables);
+    &TABLES
+}
+
+fn make_tables() -> [TableSpec; 2] {
     let chain = |name, base, rules| ChainSpec { name, base, rules };
     [
-        TableSpec {
-            family: ProtoFamily::Inet,
-            label: "inet",
-            chains: vec![
+        TableSpec::new(
+            ProtoFamily::Inet,
+            "inet",
+            vec![
                 chain(c"forward", filter(Hook::Forward, 0, Policy::Drop), forward()),
                 chain(c"input", filter(Hook::In, 0, Policy::Drop), input()),
                 chain(c"output", filter(Hook::Out, 0, Policy::Accept), output()),
                 chain(c"prerouting", nat(Hook::PreRouting, -100), destination_nat()),
                 chain(c"postrouting", nat(Hook::PostRouting, 100), masquerade()),
             ],
-        },
-        TableSpec {
-            family: ProtoFamily::Bridge,
-            label: "bridge",
-            chains: vec![
+        ),
+        TableSpec::new(
+            ProtoFamily::Bridge,
+            "bridge",
+            vec![
                 chain(c"port", None, port()),
                 chain(
                     c"prerouting",
@@ -371,25 +383,34 @@ pub(crate) fn tables() -> [TableSpec; 2] {
                     vec![rule([link_prefix("hfv")], Jump(c"port"))],
                 ),
             ],
-        },
+        ),
     ]
 }
 
 impl TableSpec {
+    fn new(family: ProtoFamily, label: &'static str, chains: Vec<ChainSpec>) -> Self {
+        let mut table = Self { family, label, chains, expected: Expected::default() };
+        table.expected = table.describe();
+        table
+    }
+
     fn sets(&self) -> impl Iterator<Item = &'static SetSpec> {
         SETS.iter().filter(move |set| set.table == self.family)
     }
 
     /// FNV-1a over the whole table's text.
     fn version(&self) -> u64 {
+        let Self { family, label, chains, expected: _ } = self;
         let sets: Vec<_> = self.sets().collect();
-        format!("{self:?}{sets:?}").bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
+        format!("{family:?}{label:?}{chains:?}{sets:?}")
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            })
     }
 
-    fn comment(&self, chain: &ChainSpec, number: usize) -> String {
-        format!("{:016x} {} {number}", self.version(), chain.name.to_string_lossy())
+    fn comment(version: u64, chain: &ChainSpec, number: usize) -> String {
+        format!("{version:016x} {} {number}", chain.name.to_string_lossy())
     }
 
     /// Writes the table anew: adding it first makes its deletion succeed whether it was there or not.
@@ -401,6 +422,7 @@ impl TableSpec {
         for (id, spec) in (1..).zip(self.sets()) {
             transaction.add(&new_set(spec, id, &table), MsgType::Add);
         }
+        let version = self.version();
         for spec in &self.chains {
             let mut chain = Chain::new(spec.name, &table);
             if let Some(base) = &spec.base {
@@ -414,7 +436,8 @@ impl TableSpec {
                 for expr in exprs {
                     rule.add_expr(expr);
                 }
-                let comment = CString::new(self.comment(spec, number)).map_err(|error| error.to_string())?;
+                let comment =
+                    CString::new(Self::comment(version, spec, number)).map_err(|error| error.to_string())?;
                 rule.set_comment(comment)?;
                 transaction.add(&rule, MsgType::Add);
             }
@@ -423,7 +446,12 @@ impl TableSpec {
     }
 
     /// What dumps of its sets, chains and rules must say; all but the rules sorted.
-    pub fn expected(&self) -> [(libc::c_int, Vec<String>); 3] {
+    pub fn expected(&self) -> &Expected {
+        &self.expected
+    }
+
+    fn describe(&self) -> Expected {
+        let version = self.version();
         let mut sets: Vec<String> = self
             .sets()
             .map(|set| {
@@ -444,7 +472,7 @@ impl TableSpec {
         let rules = self
             .chains
             .iter()
-            .flat_map(|chain| (0..chain.rules.len()).map(|number| self.comment(chain, number)))
+            .flat_map(|chain| (0..chain.rules.len()).map(move |number| Self::comment(version, chain, number)))
             .collect();
         sets.sort();
         chains.sort();

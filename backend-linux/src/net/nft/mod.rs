@@ -284,7 +284,7 @@ impl Firewall {
     fn has_base(&mut self) -> Result<bool, RouterError> {
         for table in base::tables() {
             let wrap = |error| netlink("look at", format!("table {} holdfast", table.label), &error);
-            for (kind, expected) in table.expected() {
+            for &(kind, ref expected) in table.expected() {
                 let found = std::cell::RefCell::new(Vec::new());
                 let attributes = transaction::table_attributes();
                 self.dump(
@@ -303,7 +303,7 @@ impl Firewall {
                     // The kernel lists sets and chains in no promised order; of rules the order is the meaning.
                     found.sort();
                 }
-                if found != expected {
+                if found != *expected {
                     tracing::debug!(table = table.label, ?found, ?expected, "base differs");
                     return Ok(false);
                 }
