@@ -185,9 +185,13 @@ async fn replug(stage: &Stage, runs: u32) -> Result<()> {
             .map(|(_, monitor)| monitor.clone())
             .chain([node.uplink, node.control, node.pin].into_iter().flatten())
             .collect();
+        let watches: Vec<_> = victims.iter().map(ProcessWatch::open).collect::<Result<_, _>>()?;
         let began = Instant::now();
-        for victim in &victims {
-            die(victim).await?;
+        for watch in watches.iter().flatten() {
+            watch.signal(libc::SIGKILL)?;
+        }
+        for watch in watches.iter().flatten() {
+            watch.exited().await?;
         }
         world.keepers.held().release();
         let report = up(&world, &session, Case::Replug).await?;
