@@ -52,7 +52,10 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<()> {
     let identity = Identity::find_user()?;
     identity.assume()?;
-    println!("\nAs {} (uid {}), {} runs each, in the daemon's place.\n", identity.user, identity.uid, cli.runs);
+    println!(
+        "\nAs {} (uid {}), {} runs each, in the daemon's place.\n",
+        identity.user, identity.uid, cli.runs
+    );
     let context = Context { name: "bench", identity: Arc::new(identity), prepared: Prepared::Nothing };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let stage = Stage::new(&context)?;
@@ -123,11 +126,8 @@ async fn records(world: &LinuxWorld) -> Records {
 /// A pin that dies: noticed by its pidfd, observed, a new one in its place.
 async fn adopt(world: &LinuxWorld, runs: u32) -> Result<()> {
     let mut node = setup::Node::up(world).await.map_err(|sentence| anyhow!(sentence))?;
-    let source = AdoptSource {
-        user: Keeper::Descriptors,
-        net: Keeper::Descriptors,
-        mount: Some(Keeper::Descriptors),
-    };
+    let source =
+        AdoptSource { user: Keeper::Descriptors, net: Keeper::Descriptors, mount: Some(Keeper::Descriptors) };
     let mut sample = Sample::default();
     for _ in 0..runs {
         let began = Instant::now();
