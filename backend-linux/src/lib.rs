@@ -14,6 +14,7 @@ pub mod paths;
 pub mod pods;
 pub mod process;
 pub mod protocol;
+mod service;
 pub mod store;
 pub mod uplink;
 pub mod world;

@@ -173,6 +173,7 @@ pub fn whole(records: &Records) -> Observed {
         plugged: BTreeMap::new(),
         sandboxes: BTreeMap::new(),
         ruleset: RulesetObserved { base: true, digest: Ruleset::desired(records).digest() },
+        services: Vec::new(),
     };
     for network in records.networks.values() {
         let bridge = BridgeObserved { index: network.index, complete: true };

@@ -114,6 +114,34 @@ pub struct RouterObserved {
     pub sandboxes: BTreeMap<SandboxId, NamespaceId>,
     /// What the kernel's rule sets hold.
     pub ruleset: RulesetObserved,
+    /// How the services are that the control gives workloads.
+    #[serde(default)]
+    pub services: Vec<ServiceObserved>,
+}
+
+/// A service of the node as the control runs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceObserved {
+    /// Name: `dns`.
+    pub name: String,
+    /// What it cannot do, and why; `None` while it does everything.
+    pub fault: Option<String>,
+    /// What it does, in a few words.
+    pub detail: String,
+    /// What it did since the control started, by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl ServiceObserved {
+    /// One that does not work.
+    pub fn faulty(name: &str, cause: &str) -> Self {
+        Self {
+            name: String::from(name),
+            fault: Some(String::from(cause)),
+            detail: String::from("does not serve"),
+            counters: BTreeMap::new(),
+        }
+    }
 }
 
 /// A bridge in the router.

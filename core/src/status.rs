@@ -7,7 +7,7 @@ use crate::{
     error::WorldError,
     id::ProcessRef,
     journal::OperationKind,
-    observed::{ControlObserved, Observed, UplinkObserved},
+    observed::{ControlObserved, Observed, ServiceObserved, UplinkObserved},
     ops::busy_subjects,
     record::{ContainerRecord, Quarantined, Records, RunState, SandboxKind, SandboxRecord},
     time::Wall,
@@ -31,6 +31,9 @@ pub struct StatusReport {
     pub case: Case,
     /// The node's processes, the daemon excepted, which adds itself.
     pub processes: Vec<ProcessStatus>,
+    /// Services that the control gives workloads, as it says of them; none where no control answers.
+    #[serde(default)]
+    pub services: Vec<ServiceObserved>,
     /// Networks.
     pub networks: Vec<NetworkStatus>,
     /// Pods and single containers.
@@ -170,6 +173,7 @@ pub fn status_of(observed: &Observed, records: &Records, wall: Wall) -> StatusRe
         state,
         case: plan.case,
         processes: processes(observed),
+        services: observed.router.as_ref().map(|router| router.services.clone()).unwrap_or_default(),
         networks: networks(observed, records),
         workloads,
         degraded,
@@ -294,6 +298,11 @@ fn degraded(observed: &Observed, records: &Records, plan: &BringUpPlan) -> Vec<D
                 "its monitor (conmon) is dead: output is no longer logged, and an exit code may be lost"
                     .to_string();
             say(container.name.clone(), cause, "`holdfast restart` it when convenient");
+        }
+    }
+    for service in observed.router.iter().flat_map(|router| &router.services) {
+        if let Some(fault) = &service.fault {
+            say(service.name.clone(), fault.clone(), "`holdfast doctor` looks closer; control.log has more");
         }
     }
     for record in &records.quarantined {

@@ -11,6 +11,7 @@ use crate::{
     net::RouterHands,
     paths::Paths,
     process::own_process,
+    service::{self, Board, Service},
 };
 use holdfast_core::error::RouterError;
 use nix::fcntl::{Flock, FlockArg};
@@ -33,16 +34,26 @@ const LOG_CHECK_PERIOD: Duration = Duration::from_secs(60);
 
 /// See [`control_main_with`]; the hands are the router's real ones.
 pub fn control_main(paths: Paths) -> i32 {
-    control_main_with(paths, |paths| async move {
+    let open = |paths: Paths| async move {
         let mut hands = RouterHands::open(&paths).await?;
         hands.ensure_inside().await?;
         Ok(hands)
-    })
+    };
+    control(paths, open, service::all())
 }
 
 /// Runs a control whose worker has the hands that `open` opens, until SIGTERM; returns the process's exit
-/// status. The caller has set up logging to standard error, and started no thread.
+/// status. It serves workloads nothing. The caller has set up logging to standard error, and started no thread.
 pub fn control_main_with<H, F, O>(paths: Paths, open: O) -> i32
+where
+    H: Hands,
+    F: Future<Output = Result<H, RouterError>>,
+    O: FnOnce(Paths) -> F + Send + 'static,
+{
+    control(paths, open, Vec::new())
+}
+
+fn control<H, F, O>(paths: Paths, open: O, services: Vec<Service>) -> i32
 where
     H: Hands,
     F: Future<Output = Result<H, RouterError>>,
@@ -55,7 +66,7 @@ where
         .enable_all()
         .build()
         .map_err(|error| error.to_string())
-        .and_then(|runtime| runtime.block_on(run(paths, open)));
+        .and_then(|runtime| runtime.block_on(run(paths, open, services)));
     match result {
         Ok(()) => 0,
         Err(cause) => {
@@ -66,7 +77,7 @@ where
     }
 }
 
-async fn run<H, F, O>(paths: Paths, open: O) -> Result<(), String>
+async fn run<H, F, O>(paths: Paths, open: O, services: Vec<Service>) -> Result<(), String>
 where
     H: Hands,
     F: Future<Output = Result<H, RouterError>>,
@@ -79,8 +90,13 @@ where
     let snapshots = SnapshotFile::load(paths.control_snapshot()).map_err(|error| text("snapshot", error))?;
     let snapshots = Arc::new(snapshots);
     let socket = paths.control_socket();
-    let worker =
-        worker::start(move || open(paths), snapshots.clone()).await.map_err(|error| error.to_string())?;
+    let board = Board::default();
+    let own_paths = paths.clone();
+    let worker = worker::start(move || open(own_paths), snapshots.clone(), board.clone())
+        .await
+        .map_err(|error| error.to_string())?;
+    let services = service::start(services, paths, snapshots.subscribe(), board)
+        .map_err(|error| text("services", error))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| text("SIGTERM", error))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| text("SIGINT", error))?;
     let (listener, inode) =
@@ -97,6 +113,7 @@ where
         () = serve(listener, shared) => {}
         () = bound_log() => {}
         cause = worker.failed() => return Err(cause.to_owned()),
+        cause = services.failed() => return Err(cause.to_owned()),
         _ = terminate.recv() => tracing::info!("SIGTERM: the control ends"),
         _ = interrupt.recv() => tracing::info!("SIGINT: the control ends"),
     }

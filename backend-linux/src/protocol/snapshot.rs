@@ -10,14 +10,17 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
+use tokio::sync::watch;
 
 /// The snapshot in memory and in its file; the file changes first.
 #[derive(Debug)]
 pub(super) struct SnapshotFile {
     path: PathBuf,
-    current: Mutex<Snapshot>,
+    /// Held while the file is written: one change at a time. Readers do not wait for it.
+    writing: Mutex<()>,
+    current: watch::Sender<Arc<Snapshot>>,
 }
 
 impl SnapshotFile {
@@ -37,26 +40,27 @@ impl SnapshotFile {
                 Snapshot::default()
             }
         };
-        Ok(Self { path, current: Mutex::new(current) })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        // Every change is one assignment: a panic elsewhere leaves nothing half-done.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Self { path, writing: Mutex::new(()), current: watch::Sender::new(Arc::new(current)) })
     }
 
     pub fn current(&self) -> Snapshot {
-        self.lock().clone()
+        Snapshot::clone(&self.current.borrow())
     }
 
     pub fn generation(&self) -> u64 {
-        self.lock().generation
+        self.current.borrow().generation
+    }
+
+    /// What is served, and each next one as soon as it is.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.current.subscribe()
     }
 
     /// Replaces it, unless it is older than what is served.
     pub fn replace(&self, snapshot: Snapshot) -> Result<(), RouterError> {
         let subject = || format!("snapshot {}", snapshot.generation);
-        let mut current = self.lock();
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = Arc::clone(&self.current.borrow());
         if snapshot.generation < current.generation {
             let cause = format!("generation {} is served, and generations never fall", current.generation);
             return Err(RouterError::new(Class::Conflict, "hand over", subject(), cause).with_remedy(
@@ -73,7 +77,7 @@ impl SnapshotFile {
             };
             RouterError::new(class, "write", self.path.display().to_string(), error)
         })?;
-        *current = snapshot;
+        self.current.send_replace(Arc::new(snapshot));
         Ok(())
     }
 }

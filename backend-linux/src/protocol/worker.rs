@@ -1,6 +1,7 @@
 //! The one serialized worker: a thread of its own, so that a long netlink call delays no handshake and no ping.
 
 use super::{Hands, Request, Response, snapshot::SnapshotFile};
+use crate::service::Board;
 use holdfast_core::error::{Class, RouterError};
 use std::{
     future::Future,
@@ -52,7 +53,11 @@ pub(super) struct Job {
 }
 
 /// Starts the worker; comes back when its hands are open.
-pub(super) async fn start<H, F, O>(open: O, snapshots: Arc<SnapshotFile>) -> Result<Worker, RouterError>
+pub(super) async fn start<H, F, O>(
+    open: O,
+    snapshots: Arc<SnapshotFile>,
+    board: Board,
+) -> Result<Worker, RouterError>
 where
     H: Hands,
     F: Future<Output = Result<H, RouterError>>,
@@ -79,7 +84,7 @@ where
                     Ok(hands) => {
                         // The receiver is gone only if the control is ending.
                         let _ = opened.send(Ok(()));
-                        work(hands, queue, &snapshots, &seen).await;
+                        work(hands, queue, &snapshots, &board, &seen).await;
                     }
                     Err(error) => drop(opened.send(Err(error))),
                 }
@@ -94,6 +99,7 @@ async fn work<H: Hands>(
     mut hands: H,
     mut queue: mpsc::Receiver<Job>,
     snapshots: &SnapshotFile,
+    board: &Board,
     current: &Current,
 ) {
     let note = |deadline| *current.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
@@ -109,7 +115,7 @@ async fn work<H: Hands>(
                 "its deadline passed while it waited for others",
             ))
         } else {
-            match tokio::time::timeout(left, carry_out(&mut hands, job.request, snapshots)).await {
+            match tokio::time::timeout(left, carry_out(&mut hands, job.request, snapshots, board)).await {
                 Ok(response) => response,
                 Err(_) => {
                     tracing::warn!(action, subject, "not done in time");
@@ -128,9 +134,20 @@ async fn work<H: Hands>(
     }
 }
 
-async fn carry_out<H: Hands>(hands: &mut H, request: Request, snapshots: &SnapshotFile) -> Response {
+async fn carry_out<H: Hands>(
+    hands: &mut H,
+    request: Request,
+    snapshots: &SnapshotFile,
+    board: &Board,
+) -> Response {
     let done = match request {
-        Request::ObserveRouter => return response(hands.observe_router().await.map(Response::Router)),
+        Request::ObserveRouter => {
+            let observed = hands.observe_router().await;
+            return response(observed.map(|mut observed| {
+                observed.services = board.all();
+                Response::Router(observed)
+            }));
+        }
         Request::CountVerdicts => return response(hands.count_verdicts().await.map(Response::Verdicts)),
         Request::Probe(probe) => return response(hands.probe(&probe).await.map(Response::Probed)),
         Request::HandSnapshot(snapshot) => snapshots.replace(snapshot),

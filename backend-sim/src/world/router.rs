@@ -218,6 +218,7 @@ fn observe(node: &mut Node, seat: Seat) -> Result<RouterObserved, Refused> {
         plugged: plugged.collect(),
         sandboxes: bound.into_iter().filter_map(|(id, ns)| Some((id, node.namespaces.inode(ns)?))).collect(),
         ruleset: RulesetObserved { base: stack.base, digest: digest(stack.elements.iter()) },
+        services: Vec::new(),
     })
 }
 

@@ -178,6 +178,7 @@ pub fn whole_router(records: &Records) -> RouterObserved {
         plugged,
         sandboxes,
         ruleset: RulesetObserved { base: true, digest: Ruleset::desired(records).digest() },
+        services: vec![],
     }
 }
 

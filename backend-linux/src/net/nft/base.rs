@@ -9,8 +9,8 @@ use super::{
         Compare::{AtLeast, AtMost, Equal, NotEqual},
         End::{self, Accept, Drop, Jump},
         Expr::{
-            self, Compare, Ct, DestinationNat, DestinationType, Map, Mask, Masquerade, Member, Meta,
-            NoMember, Payload, SetMark, Verdict, Verdicts,
+            self, Compare, Ct, DestinationNat, DestinationType, DestinationTypeAtLink, Map, Mask, Masquerade,
+            Member, Meta, NoMember, Payload, SetMark, Verdict, Verdicts,
         },
         Header::{Link, Network, Transport},
     },
@@ -62,6 +62,11 @@ const IPV4: u8 = libc::NFPROTO_IPV4 as u8;
 const IPV6: u8 = libc::NFPROTO_IPV6 as u8;
 const ICMP: u8 = libc::IPPROTO_ICMP as u8;
 const ICMPV6: u8 = libc::IPPROTO_ICMPV6 as u8;
+const TCP: u8 = libc::IPPROTO_TCP as u8;
+const UDP: u8 = libc::IPPROTO_UDP as u8;
+/// Ports of the node's services: RFC 1035, RFC 2131.
+const PORT_DNS: u16 = 53;
+const PORT_DHCP: u16 = 67;
 const ETHER_IPV4: u16 = 0x0800;
 const ETHER_ARP: u16 = 0x0806;
 const ETHER_IPV6: u16 = 0x86dd;
@@ -254,9 +259,28 @@ fn isolation() -> Vec<Vec<Expr>> {
     ]
 }
 
+/// What a workload may ask of the node itself, all at the bridge it came in by; nothing else of the node answers it.
+/// DNS at the gateway's addresses. (DHCP belongs here: UDP to port 67, from the unspecified address too.)
+fn services() -> Vec<Vec<Expr>> {
+    [UDP, TCP]
+        .map(|protocol| rule([from_bridge(), own_gateway(), to_port(protocol, PORT_DNS)], Accept))
+        .into()
+}
+
+/// To an address of the bridge that the packet came in by: its network's gateway, not another's.
+fn own_gateway() -> Vec<Expr> {
+    vec![DestinationTypeAtLink(0), Compare(Equal, 0, RTN_LOCAL.to_ne_bytes().to_vec())]
+}
+
+fn to_port(protocol: u8, port: u16) -> Vec<Expr> {
+    let mut exprs = byte(libc::NFT_META_L4PROTO, protocol);
+    exprs.extend([Payload(Transport, 2, 2, 0), Compare(Equal, 0, port.to_be_bytes().to_vec())]);
+    exprs
+}
+
 fn input() -> Vec<Vec<Expr>> {
     let loopback = vec![Meta(libc::NFT_META_IIFNAME, 0), Compare(Equal, 0, ifname("lo"))];
-    vec![
+    let mut rules = vec![
         rule([loopback], Accept),
         rule([state(STATE_ESTABLISHED | STATE_RELATED)], Accept),
         rule([from_bridge(), family(IPV4), icmp_type(ICMP, 8, 8)], Accept),
@@ -264,7 +288,9 @@ fn input() -> Vec<Vec<Expr>> {
         // Router solicitation, neighbour solicitation and advertisement: RFC 4861.
         rule([from_bridge(), family(IPV6), icmp_type(ICMPV6, 133, 133)], Accept),
         rule([from_bridge(), family(IPV6), icmp_type(ICMPV6, 135, 136)], Accept),
-    ]
+    ];
+    rules.extend(services());
+    rules
 }
 
 fn output() -> Vec<Vec<Expr>> {
@@ -283,11 +309,16 @@ fn lead(map: &'static CStr) -> Vec<Expr> {
 fn destination_nat() -> Vec<Vec<Expr>> {
     let local = vec![DestinationType(0), Compare(Equal, 0, RTN_LOCAL.to_ne_bytes().to_vec())];
     let chain = |parts: Vec<Vec<Expr>>| parts.into_iter().flatten().collect();
-    vec![
-        chain(vec![from_uplink(), family(IPV4), lead(c"forward4")]),
+    let mut rules = vec![chain(vec![from_uplink(), family(IPV4), lead(c"forward4")])];
+    // A published port of the same number must not take the place of a service of the node at its gateway.
+    for (protocol, port) in [(UDP, PORT_DNS), (TCP, PORT_DNS), (UDP, PORT_DHCP)] {
+        rules.push(rule([from_bridge(), own_gateway(), to_port(protocol, port)], Accept));
+    }
+    rules.extend([
         // A workload that asks the router for a published port of its own node.
         chain(vec![from_bridge(), family(IPV4), local, lead(c"hairpin4")]),
-    ]
+    ]);
+    rules
 }
 
 fn masquerade() -> Vec<Vec<Expr>> {

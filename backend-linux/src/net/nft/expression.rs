@@ -53,6 +53,8 @@ pub(crate) enum Expr {
     Ct(libc::c_int, u32),
     /// Loads the destination address's type: RTN_LOCAL and its kin, of linux/rtnetlink.h.
     DestinationType(u32),
+    /// Likewise, as the link sees it that the packet came in by: another link's address is not local to it.
+    DestinationTypeAtLink(u32),
     /// Compares a register.
     Compare(Compare, u32, Vec<u8>),
     /// Masks a 4-byte register in place.
@@ -205,6 +207,14 @@ impl Expr {
                     (sys::NFTNL_EXPR_FIB_FLAGS, Number(NFTA_FIB_F_DADDR)),
                 ],
             ),
+            Self::DestinationTypeAtLink(to) => (
+                c"fib",
+                vec![
+                    (sys::NFTNL_EXPR_FIB_DREG, Number(register(*to))),
+                    (sys::NFTNL_EXPR_FIB_RESULT, Number(NFT_FIB_RESULT_ADDRTYPE)),
+                    (sys::NFTNL_EXPR_FIB_FLAGS, Number(NFTA_FIB_F_DADDR | NFTA_FIB_F_IIF)),
+                ],
+            ),
             Self::Masquerade => (c"masq", Vec::new()),
             Self::Verdict(end) => {
                 let verdict = match end {
@@ -229,6 +239,7 @@ impl Expr {
 const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
 /// Likewise.
 const NFTA_FIB_F_DADDR: u32 = 1 << 1;
+const NFTA_FIB_F_IIF: u32 = 1 << 3;
 /// `NFT_LOOKUP_F_INV` of linux/netfilter/nf_tables.h.
 const NFT_LOOKUP_F_INV: u32 = 1;
 
