@@ -66,7 +66,7 @@ pub struct NodeRecord {
     pub uplink: Option<ProcessRef>,
     /// Whether the user took the node down and wants it to stay so until `up`.
     pub down: bool,
-    /// Cures so far, by name, over all workloads.
+    /// Cures so far, by name, over all workloads; and `repaired`, how often what others had changed was put right.
     pub cures: BTreeMap<String, u64>,
     /// Classes that addresses of workloads are or were in, since policies changed: [`crate::policy`].
     #[serde(default)]

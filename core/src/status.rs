@@ -44,7 +44,7 @@ pub struct StatusReport {
     pub quarantined: Vec<Quarantined>,
     /// Operations under way, or waiting to be undone.
     pub operations: Vec<(OperationKind, String)>,
-    /// Cures so far, by name, over all workloads.
+    /// Cures so far, by name, over all workloads; and `repaired`, how often what others had changed was put right.
     pub cures: BTreeMap<String, u64>,
     /// Routers built so far.
     pub router_generation: u64,

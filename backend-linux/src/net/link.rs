@@ -37,6 +37,16 @@ pub(crate) fn bridge_ifindex(index: u16) -> u32 {
     BRIDGE_IFINDEX_BASE + u32::from(index)
 }
 
+/// Whether an index is that of a bridge of ours.
+pub(crate) fn is_bridge_ifindex(index: u32) -> bool {
+    (BRIDGE_IFINDEX_BASE..=BRIDGE_IFINDEX_BASE + u32::from(u16::MAX)).contains(&index)
+}
+
+/// Whether a name is that of a bridge or of the router's end of a plug.
+pub(crate) fn is_ours(name: &str) -> bool {
+    ["hfbr", "hfv"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// MAC address of a network's bridge: locally administered and fixed, so that no port's coming or going
 /// changes it and a workload's neighbour entry for its gateway stays right over every rebuild.
 pub fn bridge_mac(index: u16) -> [u8; 6] {

@@ -12,6 +12,7 @@ mod attach;
 mod base;
 mod bridge;
 mod conntrack;
+mod drift;
 mod error;
 pub(crate) mod host;
 mod link;
@@ -24,6 +25,7 @@ mod route;
 mod sandbox;
 mod sysctl;
 
+pub(crate) use drift::DriftWatch;
 pub use link::bridge_mac;
 
 use crate::paths::Paths;

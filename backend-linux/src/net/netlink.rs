@@ -8,14 +8,18 @@ use nix::{
     errno::Errno,
     sys::{
         socket::{
-            AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
-            setsockopt, socket,
+            AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, getsockname, recv,
+            send, setsockopt, socket,
             sockopt::{RcvBuf, ReceiveTimeout, SendTimeout, SndBuf},
         },
         time::TimeVal,
     },
 };
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsRawFd, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 /// An answer that takes longer than this, in seconds, is given up.
 const DEADLINE_S: i64 = 5;
@@ -39,6 +43,8 @@ pub(crate) struct Message<'a> {
     pub flags: u16,
     /// Sequence number of the request.
     pub sequence: u32,
+    /// Of an answer: the port it goes to. Of a notification: the port of who asked for the change, 0 for the kernel.
+    pub port: u32,
     /// Header and payload.
     pub bytes: &'a [u8],
 }
@@ -61,6 +67,7 @@ pub(crate) enum Next {
 /// One socket in the network namespace in which it was opened, whoever uses it later.
 pub(crate) struct NetlinkSocket {
     fd: OwnedFd,
+    port: u32,
     sequence: u32,
     receive: Vec<u8>,
     /// What one datagram may hold, in bytes, as the kernel reports it.
@@ -86,7 +93,15 @@ impl NetlinkSocket {
         // than that less 32 bytes is EMSGSIZE: netlink_sendmsg() in net/netlink/af_netlink.c.
         let granted = nix::sys::socket::getsockopt(&fd, SndBuf)?;
         let send_bytes_max = granted.saturating_sub(SEND_MARGIN_BYTES);
-        Ok(Self { fd, sequence: 0, receive: vec![0; RECEIVE_BYTES], send_bytes_max })
+        let port = getsockname::<NetlinkAddr>(fd.as_raw_fd())?.pid();
+        *own_ports().entry(port).or_default() += 1;
+        Ok(Self { fd, port, sequence: 0, receive: vec![0; RECEIVE_BYTES], send_bytes_max })
+    }
+
+    /// The port that the kernel gave it.
+    #[cfg(test)]
+    pub fn port(&self) -> u32 {
+        self.port
     }
 
     /// The next sequence number; never 0, which the kernel uses for notifications, and never so high that
@@ -139,8 +154,37 @@ impl NetlinkSocket {
     }
 }
 
+impl Drop for NetlinkSocket {
+    fn drop(&mut self) {
+        let mut ports = own_ports();
+        if let Some(sockets) = ports.get_mut(&self.port) {
+            *sockets -= 1;
+            if *sockets == 0 {
+                ports.remove(&self.port);
+            }
+        }
+    }
+}
+
+/// Ports of this process's sockets, and how many have each: a port is unique in one network namespace and for one
+/// protocol, and the first socket of a process gets its pid in each: netlink_autobind() in net/netlink/af_netlink.c.
+static OWN_PORTS: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
+
+fn own_ports() -> MutexGuard<'static, BTreeMap<u32, usize>> {
+    OWN_PORTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a change was asked for on a socket of this process.
+pub(crate) fn is_own_port(port: u32) -> bool {
+    own_ports().contains_key(&port)
+}
+
 fn enable(fd: &OwnedFd, option: libc::c_int) -> Result<(), Errno> {
-    let on: libc::c_int = 1;
+    set_option(fd, option, 1)
+}
+
+/// Sets an option of SOL_NETLINK, netlink(7).
+pub(crate) fn set_option(fd: &OwnedFd, option: libc::c_int, on: libc::c_int) -> Result<(), Errno> {
     // SAFETY: the descriptor is open, and the value is a c_int that lives over the call, of the size given.
     let result = unsafe {
         libc::setsockopt(
@@ -155,7 +199,7 @@ fn enable(fd: &OwnedFd, option: libc::c_int) -> Result<(), Errno> {
 }
 
 /// Splits the first message off; `None` at the end, or where the rest is no whole message.
-fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
+pub(crate) fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
     let header = bytes.get(..HEADER_BYTES)?;
     let u32_at = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let u16_at = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
@@ -163,8 +207,13 @@ fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
     if length < HEADER_BYTES {
         return None;
     }
-    let message =
-        Message { kind: u16_at(4), flags: u16_at(6), sequence: u32_at(8), bytes: bytes.get(..length)? };
+    let message = Message {
+        kind: u16_at(4),
+        flags: u16_at(6),
+        sequence: u32_at(8),
+        port: u32_at(12),
+        bytes: bytes.get(..length)?,
+    };
     Some((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 

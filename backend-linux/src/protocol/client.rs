@@ -1,7 +1,7 @@
 //! Core's `Router` as a client of the control.
 
 use super::{
-    Envelope, FrameError, Pong, Request, Response,
+    Drift, Envelope, FrameError, Pong, Request, Response,
     frame::{read_frame, write_frame},
     hello::{GreetError, Role, greet},
 };
@@ -26,6 +26,8 @@ use tokio::{net::UnixStream, sync::Semaphore};
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a request may take at the control, queueing included.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a wait for changes by others lasts.
+const DRIFT_WAIT: Duration = Duration::from_secs(20);
 /// How much longer than the control the client waits for the answer.
 const ANSWER_MARGIN: Duration = Duration::from_secs(2);
 /// How long one frame may take to be written.
@@ -106,14 +108,30 @@ impl ControlClient {
         }
     }
 
+    /// Waits until others have changed the router since the answer `seen`, and says so; comes back with the same count
+    /// after some time without. A control that has begun anew counts from 0.
+    ///
+    /// # Errors
+    /// As every request; see [`ControlClient`].
+    pub async fn await_drift(&self, seen: u64) -> Result<Drift, RouterError> {
+        match self.call_within(Request::AwaitDrift { seen }, DRIFT_WAIT).await? {
+            Response::Drift(drift) => Ok(drift),
+            other => Err(unexpected("await changes", &other)),
+        }
+    }
+
     /// Sends a request and comes back with the answer, which is neither `Busy` nor `Failed`.
     ///
     /// # Errors
     /// See [`ControlClient`].
     pub async fn call(&self, request: Request) -> Result<Response, RouterError> {
+        self.call_within(request, REQUEST_DEADLINE).await
+    }
+
+    async fn call_within(&self, request: Request, span: Duration) -> Result<Response, RouterError> {
         let (action, subject) = request.describe();
         let fail = |class, cause: String| RouterError::new(class, action, subject.clone(), cause);
-        let deadline = Instant::now() + REQUEST_DEADLINE;
+        let deadline = Instant::now() + span;
         let waited = tokio::time::timeout_at(deadline.into(), self.permits.acquire()).await;
         let Ok(Ok(_permit)) = waited else {
             return Err(fail(

@@ -1,7 +1,7 @@
 //! The body of the subcommand `control`.
 
 use super::{
-    Hands,
+    Drift, Hands, drift,
     server::{DaemonSeen, Shared, serve},
     snapshot::SnapshotFile,
     worker,
@@ -27,6 +27,7 @@ use std::{
 use tokio::{
     net::UnixListener,
     signal::unix::{SignalKind, signal},
+    sync::watch,
 };
 
 /// How often the own log is looked at.
@@ -108,10 +109,13 @@ where
         "control serves"
     );
     let daemon = Mutex::new(DaemonSeen::default());
-    let shared = Arc::new(Shared { process, namespaces, snapshots, jobs: worker.jobs.clone(), daemon });
+    let (told, drift) = watch::channel(Drift::default());
+    let shared =
+        Arc::new(Shared { process, namespaces, snapshots, jobs: worker.jobs.clone(), daemon, drift });
     tokio::select! {
         () = serve(listener, shared) => {}
         () = bound_log() => {}
+        () = drift::count(told) => {}
         cause = worker.failed() => return Err(cause.to_owned()),
         cause = services.failed() => return Err(cause.to_owned()),
         _ = terminate.recv() => tracing::info!("SIGTERM: the control ends"),

@@ -5,6 +5,7 @@
 
 mod client;
 mod control;
+mod drift;
 mod frame;
 mod hands;
 mod hello;
@@ -14,6 +15,7 @@ mod worker;
 
 pub use client::{ControlClient, without_waiting};
 pub use control::{control_main, control_main_with};
+pub use drift::Drift;
 pub use frame::{FRAME_BYTES_MAX, FrameError, read_frame, write_frame};
 pub use hands::Hands;
 pub use hello::{GreetError, Greeting, PROTOCOL_VERSION, Role, build_id, greet};
@@ -46,6 +48,12 @@ pub enum Request {
     Ping,
     /// The snapshot it serves; answered while the worker is busy.
     GetSnapshot,
+    /// What others have changed, once it is another count than `seen`, or when the time is up; answered while the worker
+    /// is busy.
+    AwaitDrift {
+        /// The count of the last answer.
+        seen: u64,
+    },
     /// See [`holdfast_core::world::Router::hand_snapshot`].
     HandSnapshot(Snapshot),
     /// See [`holdfast_core::world::Router::observe_router`].
@@ -80,6 +88,7 @@ impl Request {
         match self {
             Self::Ping => ("ping", "control".to_owned()),
             Self::GetSnapshot => ("read", "snapshot".to_owned()),
+            Self::AwaitDrift { .. } => ("await", "changes by others".to_owned()),
             Self::HandSnapshot(snapshot) => ("hand over", format!("snapshot {}", snapshot.generation)),
             Self::ObserveRouter => ("observe", "router".to_owned()),
             Self::EnsureRuleset(ruleset) => {
@@ -107,6 +116,8 @@ pub enum Response {
     Pong(Pong),
     /// To [`Request::GetSnapshot`].
     Snapshot(Snapshot),
+    /// To [`Request::AwaitDrift`].
+    Drift(Drift),
     /// To [`Request::ObserveRouter`].
     Router(RouterObserved),
     /// Done, and read back.

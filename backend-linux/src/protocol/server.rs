@@ -1,7 +1,7 @@
 //! Connections: each a task of its own, so that a silent client delays nobody.
 
 use super::{
-    Envelope, FrameError, Pong, Request, Response,
+    Drift, Envelope, FrameError, Pong, Request, Response,
     frame::{read_body, read_frame, read_length, write_frame},
     hello::{ClientHello, MAGIC, PROTOCOL_VERSION, Role, ServerHello, build_id, peer},
     snapshot::SnapshotFile,
@@ -19,7 +19,7 @@ use std::{
 };
 use tokio::{
     net::{UnixListener, UnixStream},
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot, watch},
     time::timeout,
 };
 
@@ -44,6 +44,7 @@ pub(super) struct Shared {
     pub snapshots: Arc<SnapshotFile>,
     pub jobs: mpsc::Sender<Job>,
     pub daemon: Mutex<DaemonSeen>,
+    pub drift: watch::Receiver<Drift>,
 }
 
 /// What is known of the daemon.
@@ -129,6 +130,14 @@ async fn answer_request(envelope: Envelope, shared: &Shared) -> Response {
             daemon_gone_for_ms: daemon_gone_for_ms(shared),
         }),
         Request::GetSnapshot => Response::Snapshot(shared.snapshots.current()),
+        Request::AwaitDrift { seen } => {
+            let mut drift = shared.drift.clone();
+            let deadline = Duration::from_millis(envelope.deadline_ms).min(DEADLINE_MAX);
+            // When the time is up the answer is what there is.
+            let _ = timeout(deadline, drift.wait_for(|drift| drift.count != seen)).await;
+            let told = drift.borrow().clone();
+            Response::Drift(told)
+        }
         request => {
             let (action, subject) = request.describe();
             let deadline = Instant::now() + Duration::from_millis(envelope.deadline_ms).min(DEADLINE_MAX);

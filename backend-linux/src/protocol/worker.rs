@@ -161,7 +161,7 @@ async fn carry_out<H: Hands>(
         Request::Attach(plan) => hands.attach(&plan).await,
         Request::Detach(slot) => hands.detach(slot).await,
         // Answered by the connection, never queued.
-        Request::Ping | Request::GetSnapshot => Ok(()),
+        Request::Ping | Request::GetSnapshot | Request::AwaitDrift { .. } => Ok(()),
     };
     response(done.map(|()| Response::Done))
 }

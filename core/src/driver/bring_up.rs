@@ -34,6 +34,8 @@ use futures_util::future::join_all;
 pub const PASSES_MAX: u32 = 6;
 /// Sandboxes that are cured at the same time.
 const WORKS_AT_ONCE: usize = 16;
+/// Among the cures that are counted: changes of the router by others that were put right.
+const REPAIRED: &str = "repaired";
 /// Wait before a pass that follows a failed one; longer with each.
 const RETRY_WAIT: Span = Span::from_ms(20);
 
@@ -399,8 +401,10 @@ impl<'a, W: World> Run<'a, W> {
                 broken.into_iter().map(|Violation { invariant, detail }| format!("{invariant}: {detail}"));
             self.report.errors.extend(broken);
         }
-        if !cured.is_empty() {
-            let written = commit(self.world, Durability::Process, |records| cure_changes(records, &cured));
+        let repaired = self.report.is_repair();
+        if repaired || !cured.is_empty() {
+            let changes = |records: &Records| cure_changes(records, &cured, repaired);
+            let written = commit(self.world, Durability::Process, changes);
             if let Err(error) = written.await {
                 self.report.errors.push(error.to_string());
             }
@@ -503,9 +507,12 @@ fn is_foundation(step: &Step) -> bool {
     )
 }
 
-fn cure_changes(records: &Records, cured: &BTreeMap<SandboxId, Cure>) -> Vec<Change> {
+fn cure_changes(records: &Records, cured: &BTreeMap<SandboxId, Cure>, repaired: bool) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut node = records.node.clone();
+    if let Some(node) = node.as_mut().filter(|_| repaired) {
+        *node.cures.entry(REPAIRED.to_string()).or_default() += 1;
+    }
     for (id, cure) in cured {
         if let Some(sandbox) = records.sandboxes.get(id) {
             let mut sandbox = sandbox.clone();

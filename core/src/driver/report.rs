@@ -23,6 +23,11 @@ pub enum Trigger {
         /// Which.
         who: String,
     },
+    /// Somebody else changed the router.
+    Drift {
+        /// How it was noticed.
+        what: String,
+    },
     /// The slow timer.
     Timer,
     /// Something was asked for that needs the node.
@@ -61,6 +66,12 @@ pub struct BringUpReport {
 }
 
 impl BringUpReport {
+    /// Whether it put right what somebody else had changed, and proved it.
+    pub fn is_repair(&self) -> bool {
+        let drifted = matches!(self.trigger, Trigger::Drift { .. }) && self.case == Case::Nothing;
+        drifted && self.converged && self.passes > 1
+    }
+
     /// Whether it found anything to do, or went wrong; a look that found everything as recorded has one pass.
     pub fn is_eventful(&self) -> bool {
         self.passes > 1 || !(self.failed.is_empty() && self.resumed.is_empty() && self.errors.is_empty())
@@ -73,6 +84,7 @@ impl fmt::Display for Trigger {
             Self::Start => f.write_str("when the daemon started"),
             Self::Up => f.write_str("when it was asked"),
             Self::Death { who } => write!(f, "when the {who} had ended"),
+            Self::Drift { what } => write!(f, "because {what}"),
             Self::Timer => f.write_str("when it looked by itself"),
             Self::Request => f.write_str("for a request"),
         }

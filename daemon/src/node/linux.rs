@@ -10,7 +10,7 @@ use crate::api::{
     types::{ExecRequest, LogsQuery},
 };
 use holdfast_core::{
-    error::{Class, ContainerError, WorldError},
+    error::{Class, ContainerError, RouterError, WorldError},
     interlink::logs::{Place, Window},
     record::{ContainerRecord, ImageRecord},
     world::{Clock, Store},
@@ -21,6 +21,7 @@ use holdfast_linux::{
         logs::{LogEntry, LogOptions, LogStream, logs_of},
     },
     paths::Paths,
+    protocol::Drift,
     world::LinuxWorld,
 };
 use std::path::Path;
@@ -36,6 +37,10 @@ impl Node for LinuxWorld {
 
     fn changes(&self) -> watch::Receiver<u64> {
         self.store.changes()
+    }
+
+    async fn await_drift(&self, seen: u64) -> Result<Drift, RouterError> {
+        self.router.await_drift(seen).await
     }
 
     async fn logs(

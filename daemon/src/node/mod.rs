@@ -1,5 +1,6 @@
 //! The daemon: one per node.
 
+mod drift;
 mod exec;
 mod linux;
 mod lock;
@@ -112,9 +113,10 @@ async fn serve(paths: &Paths, held: HeldNamespaces) -> anyhow::Result<()> {
     let plugin = Arc::new(interlink::Plugin { world: Arc::clone(&world), config });
     let offering = tokio::spawn(interlink::serve(plugin, handle.ended()));
     let working = tokio::spawn(interlink::manager::run(Arc::new(pods), handle.ended()));
-    let app = Arc::new(App { world, session, supervisor: handle.clone() });
+    let app = Arc::new(App { world: Arc::clone(&world), session, supervisor: handle.clone() });
     let serving = tokio::spawn(api::server::serve(listener, api::router(app), handle.ended()));
     let supervising = tokio::spawn(supervisor.run());
+    tokio::spawn(drift::run(Arc::clone(&world), handle.clone()));
     notify::send("READY=1");
 
     let mut ended = handle.ended();

@@ -41,10 +41,14 @@ pub struct Told {
 
 type Answer = oneshot::Sender<Told>;
 
+/// Notices that may wait; one more says nothing new.
+const NOTICES_LEN_MAX: usize = 1;
+
 /// Asks the supervisor.
 #[derive(Clone, Debug)]
 pub struct SupervisorHandle {
     requests: mpsc::Sender<Answer>,
+    drifts: mpsc::Sender<String>,
     end: Arc<watch::Sender<bool>>,
 }
 
@@ -55,6 +59,12 @@ impl SupervisorHandle {
         let (answer, report) = oneshot::channel();
         self.requests.send(answer).await.ok()?;
         report.await.ok()
+    }
+
+    /// Has the node looked at because somebody else changed it.
+    pub fn drifted(&self, what: String) {
+        // Full: a bring-up for an earlier notice has not begun, and will see this change too.
+        let _ = self.drifts.try_send(what);
     }
 
     /// Tells the daemon to end.
@@ -74,6 +84,7 @@ pub struct Supervisor<N> {
     world: Arc<N>,
     session: Session,
     requests: mpsc::Receiver<Answer>,
+    drifts: mpsc::Receiver<String>,
     end: watch::Receiver<bool>,
     watches: Watches,
     /// Why the next bring-up is due; the first reason stays.
@@ -95,11 +106,13 @@ impl<N: Node> Supervisor<N> {
     /// A supervisor that begins with a bring-up.
     pub fn new(world: Arc<N>, session: Session) -> (SupervisorHandle, Self) {
         let (sender, requests) = mpsc::channel(REQUESTS_LEN_MAX);
+        let (drift_sender, drifts) = mpsc::channel(NOTICES_LEN_MAX);
         let (end, ended) = watch::channel(false);
         let supervisor = Self {
             world,
             session,
             requests,
+            drifts,
             end: ended,
             watches: Watches::new(),
             pending: Some(Trigger::Start),
@@ -110,7 +123,7 @@ impl<N: Node> Supervisor<N> {
             next: Instant::now() + PERIOD,
             retry: RETRY_FIRST,
         };
-        (SupervisorHandle { requests: sender, end: Arc::new(end) }, supervisor)
+        (SupervisorHandle { requests: sender, drifts: drift_sender, end: Arc::new(end) }, supervisor)
     }
 
     /// Runs until the daemon is to end, and until a bring-up that runs then has ended.
@@ -126,6 +139,9 @@ impl<N: Node> Supervisor<N> {
                 Some(answer) = self.requests.recv() => {
                     self.waiting.push(answer);
                     self.pending = Some(Trigger::Up);
+                }
+                Some(what) = self.drifts.recv() => {
+                    self.pending.get_or_insert(Trigger::Drift { what });
                 }
                 process = self.watches.death() => self.died(&process).await,
                 changed = changes.changed() => {

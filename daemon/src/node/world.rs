@@ -5,12 +5,12 @@ use crate::api::{
     types::{ExecRequest, LogsQuery},
 };
 use holdfast_core::{
-    error::ContainerError,
+    error::{ContainerError, RouterError},
     interlink::logs as pod_logs,
     record::{ContainerRecord, ImageRecord},
     world::World,
 };
-use holdfast_linux::{container::logs::LogEntry, paths::Paths};
+use holdfast_linux::{container::logs::LogEntry, paths::Paths, protocol::Drift};
 use std::path::Path;
 use tokio::sync::{mpsc, watch};
 
@@ -20,6 +20,8 @@ pub trait Node: World {
     fn paths(&self) -> &Paths;
     /// Changes whenever the records may have.
     fn changes(&self) -> watch::Receiver<u64>;
+    /// Waits until somebody else has changed the router since the answer `seen`, a minute at most.
+    fn await_drift(&self, seen: u64) -> impl Future<Output = Result<Drift, RouterError>> + Send;
     /// The output of a container: [`Frame::Stdout`] and [`Frame::Stderr`].
     fn logs(
         &self,

@@ -9,6 +9,7 @@
 mod api;
 mod concurrency;
 mod containers;
+mod drift;
 mod http;
 mod images;
 mod interlink;
@@ -69,6 +70,7 @@ const CASES: &[Case] = &[
     case("bring_up_adopts", recovery::adopt),
     case("bring_up_replugs", recovery::replug),
     case("bring_up_rebuilds", recovery::rebuild),
+    case("changes_of_the_router_by_others_are_put_right", drift::changes_by_others_are_put_right),
     case("the_socket_is_this_users_alone", api::socket_is_private),
     case("bad_requests_get_a_problem", api::bad_requests),
     case("corrupt_and_newer_records_are_reported", store::corrupt_and_newer_records),

@@ -30,7 +30,7 @@ fn strike(stage: &Stage, roles: &[Role], others: &[Process]) -> Result<(Processe
 }
 
 /// The workloads can talk as they could, and the published port answers.
-fn check_works(stage: &Stage) -> Result<()> {
+pub fn check_works(stage: &Stage) -> Result<()> {
     let port = stage.published.context("nothing is published")?;
     poll::until("the published port to answer", HEAL_DEADLINE, || {
         Ok(http_get(port, Duration::from_secs(1)).ok().filter(|page| page == "held fast\n"))
