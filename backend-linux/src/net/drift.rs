@@ -74,11 +74,7 @@ impl DriftWatch {
             rules: subscribe(SockProtocol::NetlinkNetFilter, &[libc::NFNLGRP_NFTABLES as u32])?,
             links: subscribe(
                 SockProtocol::NetlinkRoute,
-                &[
-                    libc::RTNLGRP_LINK as u32,
-                    libc::RTNLGRP_IPV4_IFADDR as u32,
-                    libc::RTNLGRP_IPV6_IFADDR as u32,
-                ],
+                &[libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR],
             )?,
             making: BTreeSet::new(),
         })
@@ -177,7 +173,7 @@ fn subscribe(protocol: SockProtocol, groups: &[u32]) -> io::Result<AsyncFd<Owned
         netlink::set_option(&fd, libc::NETLINK_ADD_MEMBERSHIP, *group as libc::c_int)?;
     }
     // SAFETY: an `OwnedFd` keeps its descriptor open and the same for as long as it is owned.
-    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)?)
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
 }
 
 /// The next datagram; `None` where some were lost.
