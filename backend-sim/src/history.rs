@@ -21,6 +21,7 @@ use holdfast_core::{
     time::Span,
     world::Clock,
 };
+use futures_util::lock::Mutex as Turn;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
@@ -423,13 +424,15 @@ impl<'e, E: Executor> Daemon<'e, E> {
 
     fn run_lanes(&self, lanes: &[Vec<Action>]) -> Result<Done, Violation> {
         let done = Arc::new(Mutex::new(Done::default()));
+        // A daemon brings its node up once at a time: whoever asks meanwhile waits for the next one.
+        let turn = Arc::new(Turn::new(()));
         let tasks = lanes.iter().enumerate().map(|(number, lane)| -> Task<'static, ()> {
-            let (lane, done) = (lane.clone(), Arc::clone(&done));
+            let (lane, done, turn) = (lane.clone(), Arc::clone(&done), Arc::clone(&turn));
             let (sim, world, session) = (self.sim.clone(), self.world.clone(), self.session);
             Box::pin(async move {
                 for action in &lane {
                     let place = begin(&done, number, action);
-                    let (told, report) = act(&sim, &world, &session, action).await;
+                    let (told, report) = act(&sim, &world, &session, &turn, action).await;
                     end(&done, place, told, report);
                 }
             })
@@ -461,6 +464,7 @@ async fn act(
     sim: &Sim,
     world: &SimWorld,
     session: &Session,
+    turn: &Turn<()>,
     action: &Action,
 ) -> (Result<(), RequestError>, Option<BringUpReport>) {
     let trigger = match action {
@@ -468,6 +472,7 @@ async fn act(
         Action::Up => Trigger::Up,
         _ => return (ask(sim, world, session, action).await, None),
     };
+    let _turn = turn.lock().await;
     (Ok(()), Some(driver::bring_up(world, session, trigger).await))
 }
 

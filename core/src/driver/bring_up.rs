@@ -46,7 +46,7 @@ const RETRY_WAIT: Span = Span::from_ms(20);
 /// an error: it is what was observed.
 pub async fn observe<W: World>(world: &W) -> Result<Observed, WorldError> {
     let at = world.now();
-    let hints = hints(world).await;
+    let mut hints = hints(world).await;
     let wanted: Vec<ContainerHint> = world
         .read(|records| {
             let hint = |container: &crate::record::ContainerRecord| ContainerHint {
@@ -57,11 +57,17 @@ pub async fn observe<W: World>(world: &W) -> Result<Observed, WorldError> {
             records.containers.values().map(hint).collect()
         })
         .await;
+    let mut containers = world.observe_containers(&wanted).await?;
+    // A start that was never written down has a monitor too, and that one may be the last to lead to the binds.
+    for (id, seen) in &containers {
+        if let (Some(init), Some(monitor)) = (&seen.init, &seen.monitor) {
+            hints.containers.insert(id.clone(), (init.clone(), monitor.clone()));
+        }
+    }
     let mut keepers = world.observe_keepers(&hints).await?;
     if mutant!(CachedPinLiveness) {
         keepers.pin.clone_from(&hints.pin);
     }
-    let mut containers = world.observe_containers(&wanted).await?;
     for hint in wanted {
         let seen = containers.entry(hint.id).or_default();
         if let Some((init, _)) = hint.running.as_ref().filter(|_| mutant!(CachedContainerLiveness)) {

@@ -145,6 +145,10 @@ pub fn start(records: &Records, wanted: &str, stamp: &Stamp) -> Result<Admission
         return Ok(Admission::AlreadySo(id));
     }
     let sandbox = sandbox_of(records, container)?;
+    if container.running().is_some() {
+        // A stop that failed left it running. Its number may not be taken by another start while it lives.
+        return Ok(replace(records, sandbox, container, container.spec.stop_grace_ms, stamp));
+    }
     let mut begun = container.clone();
     begun.desired = Desired::Running;
     begun.state = RunState::Created;
@@ -230,23 +234,32 @@ pub fn restart(
     }
     let sandbox = sandbox_of(records, container)?;
     let grace_ms = request.grace_ms.unwrap_or(container.spec.stop_grace_ms);
+    Ok(replace(records, sandbox, container, grace_ms, stamp))
+}
+
+/// Ends the start that runs and makes the next one.
+fn replace(
+    records: &Records,
+    sandbox: &SandboxRecord,
+    container: &ContainerRecord,
+    grace_ms: u64,
+    stamp: &Stamp,
+) -> Admission<ContainerId> {
     let mut next = container.clone();
     next.incarnation += 1;
     let begun = ContainerRecord { desired: Desired::Running, failures_in_row: 0, ..container.clone() };
-    let all = alloc::vec![
-        steps::stop_step(container, grace_ms),
-        Step::StartContainer(steps::container_plan(records, sandbox, &next)),
-    ];
+    let mut all = alloc::vec![steps::stop_step(container, grace_ms)];
+    if sandbox.kind == SandboxKind::Container && container.desired == Desired::Stopped {
+        // The stop that failed may have taken its network away.
+        all.extend(steps::sandbox_up(records, sandbox, None));
+    }
+    all.push(Step::StartContainer(steps::container_plan(records, sandbox, &next)));
     let (subjects, uses) = scope(sandbox, container);
     let mut operation = stamp.operation(OperationKind::RestartContainer, &container.name, subjects, all);
     operation.resume = Resume::Finish;
     let id = container.id.clone();
-    Ok(Admission::Run {
-        operation: Box::new(operation),
-        changes: alloc::vec![Change::Container(begun)],
-        uses,
-        about: id,
-    })
+    let changes = alloc::vec![Change::Container(begun)];
+    Admission::Run { operation: Box::new(operation), changes, uses, about: id }
 }
 
 /// Containers whose end was their removal too, with their names; none that an open operation works on.
