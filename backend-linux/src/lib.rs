@@ -6,6 +6,7 @@ const _: () = assert!(
 );
 
 pub mod container;
+pub mod dns;
 pub mod image;
 pub mod internal;
 pub mod keeper;

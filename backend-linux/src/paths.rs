@@ -148,6 +148,11 @@ impl Paths {
         self.container(id).join("run").join(incarnation.to_string())
     }
 
+    /// Takes the place of the host's resolv.conf(5) for the node's name service, where it exists.
+    pub fn resolv_conf(&self) -> PathBuf {
+        self.state.join("resolv.conf")
+    }
+
     /// The interLink plugin's socket.
     pub fn interlink_socket(&self) -> PathBuf {
         self.runtime.join("interlink.sock")

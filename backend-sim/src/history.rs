@@ -104,6 +104,8 @@ pub fn request(name: &str) -> RunRequest {
         labels: Default::default(),
         remove_on_exit: false,
         security: Default::default(),
+        aliases: Vec::new(),
+        dns: Default::default(),
     }
 }
 

@@ -37,3 +37,4 @@ pub mod status;
 pub mod steps;
 pub mod time;
 pub mod world;
+pub mod zone;

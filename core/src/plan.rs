@@ -7,10 +7,10 @@ use crate::{
     ruleset::{Element, Ruleset},
     spec::{BindMount, RootSource, Security},
 };
-use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 use core::{
     fmt,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 use serde::{Deserialize, Serialize};
 
@@ -122,9 +122,40 @@ pub struct ContainerPlan {
     pub hostname: String,
     /// Lines of /etc/hosts: the sandbox's own names and addresses.
     pub hosts: Vec<(String, String)>,
+    /// What /etc/resolv.conf says.
+    #[serde(default)]
+    pub resolver: Box<ResolverPlan>,
     /// What it may do less, or more, than others.
     #[serde(default, skip_serializing_if = "Security::is_default")]
     pub security: Security,
+}
+
+/// A resolv.conf(5).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResolverPlan {
+    /// Name servers, in order.
+    pub servers: Vec<IpAddr>,
+    /// Domains that are searched, in order.
+    pub search: Vec<String>,
+    /// Options.
+    pub options: Vec<String>,
+    /// Whether the host's own name servers come after these.
+    pub host_servers: bool,
+    /// Whether the domains that the host searches come after these.
+    pub host_search: bool,
+}
+
+impl Default for ResolverPlan {
+    /// The host's: what builds before there was a name service wrote.
+    fn default() -> Self {
+        Self {
+            servers: Vec::new(),
+            search: Vec::new(),
+            options: Vec::new(),
+            host_servers: true,
+            host_search: true,
+        }
+    }
 }
 
 /// One step.

@@ -4,7 +4,7 @@ use crate::id::{ImageId, NetworkId, Tenant};
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::{
     fmt,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 use serde::{Deserialize, Serialize};
 
@@ -226,4 +226,46 @@ pub struct SandboxSpec {
     pub hostname: String,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// Names that it answers to besides its own and its members'.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
+    /// How its names are looked up.
+    #[serde(default, skip_serializing_if = "DnsSpec::is_default")]
+    pub dns: DnsSpec,
+}
+
+/// Who is asked for the names that a workload looks up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NameService {
+    /// The node, at the network's gateway: it knows the workloads, and asks others for the rest.
+    #[default]
+    Node,
+    /// The servers that the host asks, and not the node.
+    Host,
+    /// The servers of the spec alone, and not the node.
+    Own,
+}
+
+/// How a workload's names are looked up: its resolv.conf(5).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DnsSpec {
+    /// Who is asked.
+    pub service: NameService,
+    /// Servers: with [`NameService::Node`], whom the node asks for this workload in place of its own.
+    pub servers: Vec<IpAddr>,
+    /// Domains searched in place of the networks' zones and the host's; `None` leaves those, empty is none.
+    pub search: Option<Vec<String>>,
+    /// Domains searched after those, and before the host's.
+    pub search_also: Vec<String>,
+    /// Options of the resolver, such as `ndots:2`.
+    pub options: Vec<String>,
+}
+
+impl DnsSpec {
+    /// Whether nothing is asked for.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }

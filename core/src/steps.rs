@@ -3,12 +3,14 @@
 
 use crate::{
     id::{ProcessRef, SandboxId},
-    plan::{AttachmentPlan, ContainerPlan, NetworkPlan, RootfsPlan, SandboxPlan, Step},
+    plan::{AttachmentPlan, ContainerPlan, NetworkPlan, ResolverPlan, RootfsPlan, SandboxPlan, Step},
     record::{AttachmentRecord, ContainerRecord, NetworkRecord, Records, SandboxRecord},
     ruleset,
-    spec::RootSource,
+    spec::{DnsSpec, NameService, RootSource},
+    zone::zone_of,
 };
-use alloc::{format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
+use core::net::IpAddr;
 
 /// MTU of links whose network names none, in bytes: slirp4netns's tap takes packets of this size.
 pub const MTU_BYTES_DEFAULT: u32 = 1500;
@@ -121,7 +123,62 @@ pub fn container_plan(
         mounts: spec.mounts.clone(),
         hostname: sandbox.spec.hostname.clone(),
         hosts,
+        resolver: Box::new(resolver_plan(records, sandbox)),
         security: spec.security.clone(),
+    }
+}
+
+/// How a sandbox's names are looked up.
+fn resolver_plan(records: &Records, sandbox: &SandboxRecord) -> ResolverPlan {
+    let DnsSpec { service, servers, search, search_also, options } = &sandbox.spec.dns;
+    let options = options.clone();
+    let network = |own: &AttachmentRecord| records.networks.get(&own.network);
+    let primary = sandbox.primary();
+    let gateways = primary.and_then(network).map(|it| [IpAddr::V4(it.gateway4), IpAddr::V6(it.gateway6)]);
+    let declared = || {
+        let mut search: Vec<String> = search.iter().flatten().cloned().collect();
+        search.extend(search_also.iter().cloned());
+        search
+    };
+    match (service, gateways) {
+        (NameService::Node, Some(gateways)) => {
+            let mut domains = match search {
+                Some(search) => search.clone(),
+                None => {
+                    let others =
+                        sandbox.attachments.iter().filter(|own| Some(own.slot) != primary.map(|it| it.slot));
+                    primary
+                        .into_iter()
+                        .chain(others)
+                        .filter_map(network)
+                        .map(|it| zone_of(&it.name))
+                        .collect()
+                }
+            };
+            domains.extend(search_also.iter().cloned());
+            let host_search = search.is_none();
+            ResolverPlan {
+                servers: gateways.to_vec(),
+                search: domains,
+                options,
+                host_servers: false,
+                host_search,
+            }
+        }
+        (NameService::Node | NameService::Host, _) => ResolverPlan {
+            servers: servers.clone(),
+            search: declared(),
+            options,
+            host_servers: true,
+            host_search: search.is_none(),
+        },
+        (NameService::Own, _) => ResolverPlan {
+            servers: servers.clone(),
+            search: declared(),
+            options,
+            host_servers: false,
+            host_search: false,
+        },
     }
 }
 

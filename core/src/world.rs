@@ -17,6 +17,7 @@ use crate::{
     record::{Change, NamespaceIds, PortRecord, Records},
     ruleset::{Counter, Element, Ruleset},
     time::{Mono, Span, Wall},
+    zone::Zone,
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -172,23 +173,13 @@ pub trait Router {
 pub struct Snapshot {
     /// Rises with each snapshot handed; an older one never replaces a newer.
     pub generation: u64,
-    /// Names and addresses of the plugged sandboxes.
-    pub names: Vec<NameEntry>,
+    /// Names of the live workloads, and who sees them.
+    #[serde(default)]
+    pub zone: Zone,
     /// Prefixes of the networks, by bridge index.
     pub prefixes: Vec<PrefixEntry>,
     /// The policy: all elements.
     pub ruleset: Ruleset,
-}
-
-/// A name the control serves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NameEntry {
-    /// Pod or container name.
-    pub name: String,
-    /// Isolation group whose members may see it.
-    pub group: u32,
-    /// Addresses.
-    pub addresses: Vec<IpAddr>,
 }
 
 /// A network's prefixes.

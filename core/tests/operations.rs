@@ -11,10 +11,14 @@ use holdfast_core::{
         Admission, blocker, container, network, pod,
         request::{NetworkRequest, PodRequest, RemoveRequest, RootRequest, RunRequest, StopRequest},
     },
-    plan::{ContainerPlan, Step, undo_of},
+    plan::{ContainerPlan, ResolverPlan, Step, undo_of},
     record::{Change, ImageRecord, Records},
-    spec::{BindMount, ContainerSpec, NetworkSpec, PortSpec, Protocol, RestartPolicy, RootSource, Security},
+    spec::{
+        BindMount, ContainerSpec, DnsSpec, NetworkSpec, PortSpec, Protocol, RestartPolicy, RootSource,
+        SandboxSpec, Security,
+    },
 };
+use std::net::IpAddr;
 use support::*;
 
 fn image(records: &mut Records) {
@@ -60,6 +64,14 @@ fn full_request() -> RunRequest {
         labels: [("k".to_string(), "v".to_string())].into(),
         remove_on_exit: false,
         security: Security { read_only_root: true, groups: vec![7], ..Security::default() },
+        aliases: vec!["other".into()],
+        dns: DnsSpec {
+            servers: vec!["192.0.2.53".parse().unwrap()],
+            search: Some(vec!["a.example".into()]),
+            search_also: vec!["b.example".into()],
+            options: vec!["ndots:2".into()],
+            ..DnsSpec::default()
+        },
     }
 }
 
@@ -136,6 +148,19 @@ fn every_field_of_a_spec_reaches_every_kind_of_start() {
     assert_eq!(restart, RestartPolicy::OnFailure { retries_max: Some(2) });
     assert_eq!(labels["k"], "v");
     assert!(!remove_on_exit);
+    let sandbox = records.sandboxes.values().next().unwrap();
+    let SandboxSpec { networks, ports, hostname, labels, aliases, dns } = sandbox.spec.clone();
+    assert_eq!((networks.len(), ports.len(), labels.len(), hostname.as_str()), (1, 1, 1, "host-name"));
+    assert_eq!(aliases, ["other"]);
+    let network = records.networks.values().next().unwrap();
+    let ResolverPlan { servers, search, options, host_servers, host_search } = *run.resolver.clone();
+    assert_eq!(servers, [IpAddr::V4(network.gateway4), IpAddr::V6(network.gateway6)]);
+    assert_eq!(
+        (search.as_slice(), options),
+        (&["a.example".to_string(), "b.example".into()][..], dns.options)
+    );
+    assert!(!host_servers && !host_search);
+    assert_eq!(holdfast_core::zone::Zone::of(&records).views[0].servers, dns.servers, "the node asks them");
     assert_eq!(run.hostname, "host-name");
     assert!(run.hosts.iter().all(|(_, name)| name == "host-name") && run.hosts.len() == 2);
 

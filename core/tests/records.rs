@@ -39,6 +39,14 @@ fn samples() -> Vec<(&'static str, Change)> {
     wanted.restart = RestartPolicy::OnFailure { retries_max: Some(3) };
     wanted.user = Some((1000, 100));
     wanted.labels.insert("app".into(), "web".into());
+    wanted.aliases = vec!["www".into()];
+    wanted.dns = holdfast_core::spec::DnsSpec {
+        service: holdfast_core::spec::NameService::Host,
+        servers: vec!["192.0.2.53".parse().unwrap()],
+        search: Some(vec!["a.example".into()]),
+        search_also: vec!["b.example".into()],
+        options: vec!["ndots:2".into()],
+    };
     let id = add_container(&mut records, &wanted, 1);
     let mut container = records.containers[&id].clone();
     container.started = Some(WALL);
@@ -138,6 +146,7 @@ fn offloaded() -> PodRecord {
     let text = include_bytes!("interlink/full.json");
     let data = kube::pod_data(text).unwrap();
     let mut pod = translate(&data, "0123456789ab".into(), WALL, Abilities::default()).unwrap();
+    pod.dns.options = vec!["ndots:2".into()];
     pod.progress.sandbox = Some(holdfast_core::id::SandboxId::from_raw("5"));
     let retry = Retry { attempts: 2, message: "m".into(), not_before: Mono(5), boot_id: boot() };
     let failure = Failure { reason: "R".into(), message: "m".into(), at: WALL };

@@ -2,11 +2,16 @@
 
 use super::fault::io_fail;
 use crate::paths::Paths;
-use holdfast_core::{error::ContainerError, plan::ContainerPlan};
+use holdfast_core::{
+    error::ContainerError,
+    plan::{ContainerPlan, ResolverPlan},
+};
 use std::{net::IpAddr, path::PathBuf};
 
 /// The name server that slirp4netns offers in the router: slirp4netns(1).
 const UPLINK_NAME_SERVER: &str = "10.0.2.3";
+/// What a resolver reads: `MAXNS` of resolv.conf(5).
+const NAME_SERVERS_MAX: usize = 3;
 /// The names of the files, which are bound at `/etc/<name>`.
 pub(crate) const NAMES: [&str; 3] = ["hosts", "hostname", "resolv.conf"];
 
@@ -22,7 +27,7 @@ pub(crate) fn directory(paths: &Paths, id: &str) -> PathBuf {
 pub(crate) fn write(paths: &Paths, plan: &ContainerPlan) -> Result<(), ContainerError> {
     let directory = directory(paths, plan.id.as_str());
     let host = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    let contents = [hosts(plan), format!("{}\n", plan.hostname), resolv_conf(&host)];
+    let contents = [hosts(plan), format!("{}\n", plan.hostname), resolv_conf(&plan.resolver, &host)];
     std::fs::create_dir_all(&directory)
         .and_then(|()| {
             NAMES.iter().zip(contents).try_for_each(|(name, text)| std::fs::write(directory.join(name), text))
@@ -40,9 +45,9 @@ fn hosts(plan: &ContainerPlan) -> String {
     text
 }
 
-/// The host's resolv.conf(5), in which a name server on the loopback, which is another one in a container, is replaced
-/// by the uplink's.
-fn resolv_conf(host: &str) -> String {
+/// What the resolver of a container reads: resolv.conf(5). Where the plan leaves it to the host's, a name server on the
+/// loopback, which is another one in a container, is replaced by the uplink's.
+fn resolv_conf(plan: &ResolverPlan, host: &str) -> String {
     let is_loopback = |address: &str| {
         address
             .split('%')
@@ -50,36 +55,79 @@ fn resolv_conf(host: &str) -> String {
             .and_then(|address| address.parse::<IpAddr>().ok())
             .is_some_and(|address| address.is_loopback())
     };
-    let uplink = format!("nameserver {UPLINK_NAME_SERVER}");
-    let mut lines: Vec<String> = Vec::new();
-    for line in host.lines() {
-        let mut words = line.split_ascii_whitespace();
-        let line = match (words.next(), words.next()) {
-            (Some("nameserver"), Some(address)) if is_loopback(address) => uplink.clone(),
-            _ => line.to_owned(),
-        };
-        if line != uplink || !lines.contains(&line) {
-            lines.push(line);
+    let lines = |key: &'static str| {
+        let words = host.lines().map(str::split_ascii_whitespace);
+        words.filter_map(move |mut words| (words.next() == Some(key)).then(|| words.map(str::to_owned)))
+    };
+    let mut servers: Vec<String> = plan.servers.iter().map(IpAddr::to_string).collect();
+    let mut search = plan.search.clone();
+    let mut options = plan.options.clone();
+    if plan.host_servers {
+        for server in lines("nameserver").filter_map(|mut words| words.next()) {
+            servers.push(if is_loopback(&server) { UPLINK_NAME_SERVER.to_owned() } else { server });
+        }
+        options.extend(lines("options").flatten());
+        if servers.is_empty() {
+            servers.push(UPLINK_NAME_SERVER.to_owned());
         }
     }
-    if !lines.iter().any(|line| line.starts_with("nameserver")) {
-        lines.push(uplink);
+    if plan.host_search {
+        // The last line of its kind is the one that counts, and `domain` is the old name of it.
+        let last = lines("search").next_back().map(Iterator::collect::<Vec<_>>);
+        let last = last.or_else(|| lines("domain").next_back().map(Iterator::collect));
+        search.extend(last.unwrap_or_default());
     }
-    lines.join("\n") + "\n"
+    for list in [&mut servers, &mut search, &mut options] {
+        let mut seen = std::collections::BTreeSet::new();
+        list.retain(|word| seen.insert(word.clone()));
+    }
+    let mut text = String::new();
+    if !search.is_empty() {
+        text.push_str(&format!("search {}\n", search.join(" ")));
+    }
+    for server in servers.iter().take(NAME_SERVERS_MAX) {
+        text.push_str(&format!("nameserver {server}\n"));
+    }
+    if !options.is_empty() {
+        text.push_str(&format!("options {}\n", options.join(" ")));
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::resolv_conf;
+    use holdfast_core::plan::ResolverPlan;
 
     #[test]
-    fn loopback_name_servers_become_the_uplinks_and_others_stay() {
-        let check = |host: &str, expected: &str| assert_eq!(resolv_conf(host), expected, "{host:?}");
+    fn the_hosts_loopback_name_servers_become_the_uplinks_and_others_stay() {
+        let check = |host: &str, expected: &str| {
+            assert_eq!(resolv_conf(&ResolverPlan::default(), host), expected, "{host:?}")
+        };
         check("", "nameserver 10.0.2.3\n");
         check("search a.b\nnameserver 9.9.9.9\n", "search a.b\nnameserver 9.9.9.9\n");
         check(
             "nameserver 127.0.0.53\nnameserver ::1\noptions edns0\n",
             "nameserver 10.0.2.3\noptions edns0\n",
         );
+        check("domain x\nsearch a\nsearch b c\n", "search b c\nnameserver 10.0.2.3\n");
+    }
+
+    #[test]
+    fn what_the_plan_says_comes_first_and_the_hosts_only_where_it_is_asked_for() {
+        let host = "search host.example\nnameserver 9.9.9.9\noptions rotate\n";
+        let plan = ResolverPlan {
+            servers: vec!["10.89.0.1".parse().unwrap()],
+            search: vec!["default.holdfast.internal".into()],
+            options: vec!["ndots:2".into()],
+            host_servers: false,
+            host_search: true,
+        };
+        let expected =
+            "search default.holdfast.internal host.example\nnameserver 10.89.0.1\noptions ndots:2\n";
+        assert_eq!(resolv_conf(&plan, host), expected);
+        let own = ResolverPlan { host_search: false, search: vec![], options: vec![], ..plan };
+        assert_eq!(resolv_conf(&own, host), "nameserver 10.89.0.1\n");
     }
 }

@@ -5,8 +5,6 @@
 //! for ever, name it in [`all`], keep its sockets with a [`Listeners`], say how it is with [`Ground::report`], and
 //! let its packets in where `net/nft/base.rs` lists the node's own services.
 
-#![allow(dead_code, unused_imports, reason = "the first service comes with the name service")]
-
 mod board;
 mod listeners;
 pub(crate) mod socket;
@@ -36,6 +34,12 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
+    /// A ground for tests.
+    #[cfg(test)]
+    pub fn new(paths: Paths, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
+        Self { paths, snapshots, board: Board::default() }
+    }
+
     /// Says how a service is: `holdfast status` shows it.
     pub fn report(&self, state: ServiceObserved) {
         self.board.set(state);
@@ -53,7 +57,7 @@ pub(crate) struct Service {
 
 /// Every service of a node.
 pub(crate) fn all() -> Vec<Service> {
-    Vec::new()
+    vec![crate::dns::SERVICE]
 }
 
 /// The running services.

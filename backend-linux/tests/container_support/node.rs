@@ -186,6 +186,7 @@ impl Node {
             mounts: vec![],
             hostname: HOSTNAME.into(),
             hosts: vec![],
+            resolver: Default::default(),
             security: Default::default(),
         }
     }

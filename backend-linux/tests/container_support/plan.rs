@@ -22,6 +22,13 @@ pub async fn every_field_of_the_plan_shows_in_the_container() {
         BindMount { source: source.clone(), target: "/rw".into(), read_only: false, beneath: None },
         BindMount { source, target: "/ro".into(), read_only: true, beneath: None },
     ];
+    *plan.resolver = holdfast_core::plan::ResolverPlan {
+        servers: vec!["10.9.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+        search: vec!["a.example".into(), "b.example".into()],
+        options: vec!["ndots:2".into()],
+        host_servers: false,
+        host_search: false,
+    };
     plan.hosts = vec![("10.9.8.7".into(), "box peer".into()), ("other".into(), "fd00::7".into())];
     let holdfast_core::plan::ContainerPlan {
         id: _,
@@ -36,6 +43,7 @@ pub async fn every_field_of_the_plan_shows_in_the_container() {
         mounts: _,
         hostname: _,
         hosts: _,
+        resolver: _,
         security: _,
     } = &plan;
     let (text, code) = node.output(&plan).await;
@@ -53,7 +61,7 @@ pub async fn every_field_of_the_plan_shows_in_the_container() {
         "rw-ok\n",
         "ro-refused\n",
         "upper-ok\n",
-        "nameserver ",
+        "search a.example b.example\nnameserver 10.9.0.1\nnameserver fd00::1\noptions ndots:2\n",
         "pid 1\n",
     ] {
         has(needle);

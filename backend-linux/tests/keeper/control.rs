@@ -5,7 +5,7 @@ use holdfast_core::{
     observed::{ControlObserved, Keeper},
     plan::NetworkPlan,
     ruleset::Ruleset,
-    world::{KeeperHints, Keepers, NameEntry, Probe, Router, Snapshot},
+    world::{KeeperHints, Keepers, PrefixEntry, Probe, Router, Snapshot},
 };
 use holdfast_linux::{
     paths::Paths,
@@ -344,8 +344,9 @@ pub fn takes_stale_paths() {
 }
 
 fn snapshot(generation: u64) -> Snapshot {
-    let name = NameEntry { name: "web".to_owned(), group: 3, addresses: vec![[10, 1, 0, 2].into()] };
-    Snapshot { generation, names: vec![name], prefixes: Vec::new(), ruleset: Ruleset::default() }
+    let gateways = vec![([10, 1, 0, 1].into(), 24)];
+    let prefix = PrefixEntry { index: 3, name: "default".to_owned(), gateways };
+    Snapshot { generation, prefixes: vec![prefix], ..Snapshot::default() }
 }
 
 pub fn restart_serves_the_snapshot() {

@@ -12,6 +12,7 @@ mod cases;
 mod isolation;
 mod node;
 mod packets;
+mod services;
 
 use nix::{
     sched::{CloneFlags, unshare},
@@ -43,6 +44,8 @@ const CASES: &[Case] = &[
     ("sources_cannot_be_forged", isolation::sources_cannot_be_forged),
     ("gateway_answers_ping_only", isolation::gateway_answers_ping_only),
     ("uplink_is_governed", isolation::uplink_is_governed),
+    ("services_answer_at_the_own_gateway_alone", services::answer_at_the_own_gateway_alone),
+    ("a_published_port_takes_no_services_place", services::a_published_port_takes_no_services_place),
 ];
 
 /// A case that takes longer is killed.

@@ -181,7 +181,7 @@ fn served(node: &Node) -> Result<(), String> {
         return Err("no control serves".to_owned());
     };
     let recorded = snapshot(node.disk.records(), 0);
-    same("names", &recorded.names, &kept.names)?;
+    same("zone", &recorded.zone, &kept.zone)?;
     same("prefixes", &recorded.prefixes, &kept.prefixes)?;
     same("rules", &recorded.ruleset, &kept.ruleset)
 }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     bring_up::{BringUpPlan, Case, Work, plan_bring_up},
     cure::Cure,
-    error::WorldError,
+    error::{Class, RouterError, WorldError},
     id::{self, OperationId, SandboxId},
     invariant::{Violation, check_records},
     journal::{OperationKind, OperationRecord, Phase, Resume, Subject},
@@ -29,6 +29,9 @@ use alloc::{
     vec::Vec,
 };
 use futures_util::future::join_all;
+
+/// How often a snapshot is handed over that another one overtakes.
+const HAND_OVER_TRIES: u32 = 3;
 
 /// The most passes of one bring-up: entering, looking inside, repairing, proving, and room for two failures.
 pub const PASSES_MAX: u32 = 6;
@@ -213,6 +216,12 @@ impl<'a, W: World> Run<'a, W> {
         }
         let resumed = self.resume_orphans().await;
         let idle = plan.is_idle() && !resumed;
+        if !works.is_empty() {
+            // Who is started again resolves names, and is resolved, from its first packet on.
+            self.hand_over()
+                .await
+                .unwrap_or_else(|error| tracing::debug!(%error, "snapshot not handed over yet"));
+        }
         self.run_works(&works, &observed).await;
         if idle { Outcome::Idle } else { Outcome::Again }
     }
@@ -382,6 +391,21 @@ impl<'a, W: World> Run<'a, W> {
         self.report.errors.extend(close(self.world, operation).await);
     }
 
+    /// Hands the control its copy of what is to be served.
+    async fn hand_over(&self) -> Result<(), RouterError> {
+        let generation = self.session.daemon_generation;
+        let mut outcome = Ok(());
+        // A request that read the records later may be faster: then there is something newer to hand over.
+        for _ in 0..HAND_OVER_TRIES {
+            let snapshot = self.world.read(|records| snapshot(records, generation)).await;
+            outcome = self.world.hand_snapshot(&snapshot).await;
+            if !outcome.as_ref().is_err_and(|error| error.class == Class::Conflict) {
+                break;
+            }
+        }
+        outcome
+    }
+
     /// Counts what was cured, writes the cures down, and hands the control its copy.
     async fn finish(mut self) -> BringUpReport {
         let cured: BTreeMap<SandboxId, Cure> = self
@@ -415,12 +439,10 @@ impl<'a, W: World> Run<'a, W> {
                 self.report.errors.push(error.to_string());
             }
         }
-        if !self.report.down {
-            let generation = self.session.daemon_generation;
-            let snapshot = self.world.read(|records| snapshot(records, generation)).await;
-            if let Err(error) = self.world.hand_snapshot(&snapshot).await {
-                self.report.errors.push(error.to_string());
-            }
+        if !self.report.down
+            && let Err(error) = self.hand_over().await
+        {
+            self.report.errors.push(error.to_string());
         }
         self.report.took = self.world.now().since(self.report.began);
         self.report

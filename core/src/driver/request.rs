@@ -2,7 +2,7 @@
 
 use super::{operation, session::Session};
 use crate::{
-    error::{OperationError, Refusal, RefusalCode},
+    error::{Class, OperationError, Refusal, RefusalCode},
     id::{PolicyId, SandboxId},
     journal::{OperationRecord, Subject},
     observed::HostObserved,
@@ -14,6 +14,7 @@ use crate::{
         },
         route, snapshot,
     },
+    plan::Step,
     record::{Change, ContainerRecord, NetworkRecord, Records, SandboxRecord},
     time::Span,
     world::{Durability, World},
@@ -78,6 +79,11 @@ async fn carry_out_with<W: World, T: Send + Clone>(
             Ok((Some(operation), about)) => {
                 let span = tracing::info_span!("operation", kind = %operation.kind, name = %operation.name, id = %operation.id);
                 tracing::debug!(parent: &span, steps = operation.steps.len(), "admitted");
+                if changes_names(&operation) {
+                    // Who starts resolves names, and is resolved, from its first packet on; who ends is no longer
+                    // named while it does.
+                    hand_over(world, session).await;
+                }
                 let result = operation::run(world, &operation).await;
                 hand_over(world, session).await;
                 tracing::info!(parent: &span, ok = result.is_ok(), "ended");
@@ -125,12 +131,30 @@ fn busy(open: &OperationRecord) -> Refused {
     Refused::Busy(Refusal::new(RefusalCode::Busy, detail))
 }
 
+/// Whether an operation begins or ends what has a name.
+fn changes_names(operation: &OperationRecord) -> bool {
+    operation.steps.iter().any(|step| {
+        matches!(
+            step,
+            Step::AddElements(_)
+                | Step::RemoveElements(_)
+                | Step::StartContainer(_)
+                | Step::StopContainer { .. }
+        )
+    })
+}
+
 /// The control's copy follows every change; a control that is away gets it from the next bring-up.
 async fn hand_over<W: World>(world: &W, session: &Session) {
     let generation = session.daemon_generation;
     let snapshot = world.read(|records| snapshot(records, generation)).await;
-    if let Err(error) = world.hand_snapshot(&snapshot).await {
-        tracing::warn!(error = %error, "snapshot not handed over");
+    match world.hand_snapshot(&snapshot).await {
+        Ok(()) => {}
+        // Another request read the records later and was faster: what it handed over holds this one's changes too.
+        Err(error) if error.class == Class::Conflict => {
+            tracing::debug!(error = %error, "a newer snapshot is served");
+        }
+        Err(error) => tracing::warn!(error = %error, "snapshot not handed over"),
     }
 }
 

@@ -111,12 +111,36 @@ wire!(
         grace_seconds: Option<u64> = "terminationGracePeriodSeconds",
         /// Host name inside.
         hostname: String = "hostname",
+        /// Who is asked for names.
+        dns_policy: String = "dnsPolicy",
+        /// More of that.
+        dns_config: DnsConfig = "dnsConfig",
         /// The node's name, for the downward API.
         node_name: String = "nodeName",
         /// For the downward API.
         service_account: String = "serviceAccountName",
         /// Defaults of the containers' security.
         security: Security = "securityContext",
+    }
+);
+wire!(
+    /// A v1.PodDNSConfig.
+    DnsConfig {
+        /// Addresses of servers.
+        nameservers: Vec<String> = "nameservers",
+        /// Domains to search.
+        searches: Vec<String> = "searches",
+        /// Options of the resolver.
+        options: Vec<DnsOption> = "options",
+    }
+);
+wire!(
+    /// A v1.PodDNSConfigOption.
+    DnsOption {
+        /// Name.
+        name: String = "name",
+        /// Value, if it has one.
+        value: String = "value",
     }
 );
 wire!(

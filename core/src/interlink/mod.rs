@@ -6,6 +6,7 @@
 //! So a kill at any place needs no journal of its own here: whoever comes next looks again.
 
 pub mod bytes;
+mod dns;
 pub mod env;
 pub mod files;
 pub mod kube;

@@ -2,6 +2,7 @@
 //! after each action, after each change of the records and after a restart of the daemon.
 
 use super::{
+    dns,
     record::{
         ContainerWanted, EnvValue, Failure, MountWanted, PodRecord, PodRestart, VolumeSource, VolumeWanted,
     },
@@ -310,6 +311,8 @@ fn sandbox_request(pod: &PodRecord) -> PodRequest {
         ports: pod.ports.clone(),
         hostname: Some(pod.hostname.clone()),
         labels: pod.labels.clone(),
+        aliases: dns::aliases(&pod.hostname),
+        dns: pod.dns.clone(),
     }
 }
 
@@ -352,6 +355,8 @@ fn run_request(
         labels: pod.labels.clone(),
         remove_on_exit: false,
         security: wanted.security.clone(),
+        aliases: Vec::new(),
+        dns: Default::default(),
     }
 }
 

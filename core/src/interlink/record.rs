@@ -4,7 +4,7 @@
 use super::bytes::Bytes;
 use crate::{
     id::{BootId, ContainerId, SandboxId},
-    spec::{PortSpec, Security},
+    spec::{DnsSpec, PortSpec, Security},
     time::{Mono, Wall},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
@@ -286,6 +286,9 @@ pub struct PodRecord {
     pub driver: Driver,
     /// Host name inside.
     pub hostname: String,
+    /// How its names are looked up.
+    #[serde(default, skip_serializing_if = "DnsSpec::is_default")]
+    pub dns: DnsSpec,
     /// Host ports.
     pub ports: Vec<PortSpec>,
     /// Labels.

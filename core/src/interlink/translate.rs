@@ -2,6 +2,7 @@
 //! is accepted. What is wrong is told all at once; what is not done as asked is noted.
 
 use super::{
+    dns,
     env::{environment, expand},
     files::{self, Objects},
     kube::{self, Container, Pod, PodData},
@@ -116,6 +117,7 @@ pub fn translate(
         name: pod.metadata.name.clone(),
         driver: Driver::Native,
         hostname: hostname(pod),
+        dns: dns::dns(spec, &mut faults),
         ports: ports(pod, &mut faults),
         labels: pod.metadata.labels.clone(),
         restart: restart(&spec.restart_policy, &mut faults),

@@ -8,7 +8,6 @@ use serde_json::Value;
 const POD_NOT_OURS: &[&str] = &[
     "affinity",
     "automountServiceAccountToken",
-    "dnsPolicy",
     "enableServiceLinks",
     "nodeSelector",
     "overhead",

@@ -77,6 +77,8 @@ pub fn run(
         ports: &request.ports,
         hostname: request.hostname.as_deref(),
         labels: request.labels.clone(),
+        aliases: &request.aliases,
+        dns: &request.dns,
     };
     let NewSandbox { record: sandbox, mut changes, uses, after } = new_sandbox(records, &sandbox, stamp)?;
     let record = container(&sandbox);
@@ -120,6 +122,12 @@ fn refuse_with_pod(request: &RunRequest) -> Result<(), Refusal> {
     }
     if request.hostname.is_some() {
         return belongs("--hostname");
+    }
+    if !request.aliases.is_empty() {
+        return belongs("--network-alias");
+    }
+    if !request.dns.is_default() {
+        return belongs("--dns, --dns-search and --dns-option");
     }
     Ok(())
 }

@@ -15,7 +15,6 @@ pub mod resolve;
 pub mod route;
 
 use crate::{
-    bring_up::wants_plug,
     error::{Refusal, RefusalCode},
     id::{self, OperationId},
     journal::{OperationKind, OperationRecord, Phase, Resume, Subject},
@@ -24,7 +23,8 @@ use crate::{
     record::{Change, Records},
     ruleset::Ruleset,
     time::Wall,
-    world::{NameEntry, PrefixEntry, Snapshot},
+    world::{PrefixEntry, Snapshot},
+    zone::Zone,
 };
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use core::net::IpAddr;
@@ -135,21 +135,6 @@ pub(crate) fn require_up(records: &Records) -> Result<(), Refusal> {
 
 /// What the control serves while the daemon is away.
 pub fn snapshot(records: &Records, daemon_generation: u64) -> Snapshot {
-    let members = records.members_by_sandbox();
-    let mut names = Vec::new();
-    for sandbox in records.sandboxes.values() {
-        let members = members.of(&sandbox.id);
-        if !wants_plug(sandbox, members) {
-            continue;
-        }
-        for attachment in &sandbox.attachments {
-            names.push(NameEntry {
-                name: sandbox.name.clone(),
-                group: attachment.group,
-                addresses: alloc::vec![IpAddr::V4(attachment.ipv4), IpAddr::V6(attachment.ipv6)],
-            });
-        }
-    }
     let prefixes = records.networks.values().map(|network| PrefixEntry {
         index: network.index,
         name: network.name.clone(),
@@ -165,7 +150,7 @@ pub fn snapshot(records: &Records, daemon_generation: u64) -> Snapshot {
         } else {
             (daemon_generation << 32) | (records.revision & 0xffff_ffff)
         },
-        names,
+        zone: Zone::of(records),
         prefixes: prefixes.collect(),
         ruleset: Ruleset::desired(records),
     }

@@ -1,6 +1,8 @@
 //! Sandboxes: pods, and the one that a single container gets.
 
-use super::{Admission, Stamp, container, find, network::DEFAULT_NETWORK, require_up, route::joined};
+use super::{
+    Admission, Stamp, container, find, network::DEFAULT_NETWORK, require_up, resolve, route::joined,
+};
 use crate::{
     alloc_address::{self, Wanted},
     error::{Refusal, RefusalCode},
@@ -11,7 +13,7 @@ use crate::{
     plan::Step,
     policy::note_classes,
     record::{AttachmentRecord, Change, NetworkRecord, NodeRecord, Records, SandboxKind, SandboxRecord},
-    spec::{PortSpec, SandboxSpec},
+    spec::{DnsSpec, PortSpec, SandboxSpec},
     steps,
 };
 use alloc::{boxed::Box, collections::BTreeMap, format, string::String, vec::Vec};
@@ -26,6 +28,8 @@ pub(super) struct SandboxRequest<'a> {
     pub(super) ports: &'a [PortSpec],
     pub(super) hostname: Option<&'a str>,
     pub(super) labels: BTreeMap<String, String>,
+    pub(super) aliases: &'a [String],
+    pub(super) dns: &'a DnsSpec,
 }
 
 /// A new sandbox's record, and the changes of what it takes from: node counters and networks' groups.
@@ -47,6 +51,7 @@ pub(super) fn new_sandbox(
     let tenant = Tenant::from_raw(tenant);
     let hostname = request.hostname.unwrap_or(request.name);
     name::check("host", hostname)?;
+    resolve::names(request.aliases, request.dns)?;
     let Some(mut node) = records.node.clone() else { return Err(super::not_found("node", "", "up")) };
     let mut touched = Touched::default();
     let default = [String::from(DEFAULT_NETWORK)];
@@ -75,6 +80,8 @@ pub(super) fn new_sandbox(
             ports: ports.iter().map(|port| port.spec).collect(),
             hostname: String::from(hostname),
             labels: request.labels.clone(),
+            aliases: request.aliases.to_vec(),
+            dns: request.dns.clone(),
         },
         attachments,
         ports,
@@ -285,6 +292,8 @@ pub fn create(
         ports: &request.ports,
         hostname: request.hostname.as_deref(),
         labels: request.labels.clone(),
+        aliases: &request.aliases,
+        dns: &request.dns,
     };
     let NewSandbox { record, changes, uses, after } = new_sandbox(records, &sandbox, stamp)?;
     let id = record.id.clone();

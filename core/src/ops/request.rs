@@ -4,7 +4,7 @@ use crate::{
     alloc_address::Wanted,
     error::{OperationError, Refusal, StoreError},
     policy::{PolicyAction, PortMatch},
-    spec::{BindMount, NetworkSpec, PortSpec, RestartPolicy, Security},
+    spec::{BindMount, DnsSpec, NetworkSpec, PortSpec, RestartPolicy, Security},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
@@ -83,6 +83,12 @@ pub struct RunRequest {
     /// What it may do less, or more, than others.
     #[serde(default, skip_serializing_if = "Security::is_default")]
     pub security: Security,
+    /// Names that it answers to besides its own; not with a pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
+    /// How its names are looked up; not with a pod.
+    #[serde(default, skip_serializing_if = "DnsSpec::is_default")]
+    pub dns: DnsSpec,
 }
 
 /// `holdfast pod create`.
@@ -109,6 +115,12 @@ pub struct PodRequest {
     /// Labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// Names that it answers to besides its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
+    /// How its names are looked up.
+    #[serde(default, skip_serializing_if = "DnsSpec::is_default")]
+    pub dns: DnsSpec,
 }
 
 /// `holdfast network create`.

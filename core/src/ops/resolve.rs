@@ -3,9 +3,10 @@
 use super::find;
 use crate::{
     error::{Refusal, RefusalCode},
+    name,
     ops::request::{RootRequest, RunRequest},
     record::{ImageRecord, Records},
-    spec::{BindMount, ContainerSpec, RestartPolicy, RootSource},
+    spec::{BindMount, ContainerSpec, DnsSpec, NameService, RestartPolicy, RootSource},
 };
 use alloc::{format, string::String, vec::Vec};
 
@@ -131,4 +132,73 @@ fn require_path(what: &str, path: &str) -> Result<(), Refusal> {
         RefusalCode::Invalid,
         format!("{what} {path:?} is not an absolute path; give one that begins with /"),
     ))
+}
+
+/// What resolvers read of a resolv.conf(5): `MAXNS`.
+const NAME_SERVERS_MAX: usize = 3;
+/// The most names besides its own.
+const ALIASES_MAX: usize = 32;
+/// The most domains that are searched, and the most characters of them: what Kubernetes takes.
+const SEARCH_MAX: usize = 32;
+const SEARCH_BYTES_MAX: usize = 2048;
+/// The most options of a resolver.
+const OPTIONS_MAX: usize = 32;
+
+/// Checks what is asked for of names.
+///
+/// # Errors
+/// `Invalid` naming what is wrong.
+pub(crate) fn names(aliases: &[String], dns: &DnsSpec) -> Result<(), Refusal> {
+    let invalid = |detail: String| Err(Refusal::new(RefusalCode::Invalid, detail));
+    if aliases.len() > ALIASES_MAX {
+        return invalid(format!("{} aliases are more than {ALIASES_MAX}", aliases.len()));
+    }
+    for alias in aliases {
+        name::check("alias", alias)?;
+    }
+    if dns.servers.len() > NAME_SERVERS_MAX {
+        let count = dns.servers.len();
+        return invalid(format!(
+            "{count} name servers are more than {NAME_SERVERS_MAX}, which is all a resolver reads"
+        ));
+    }
+    for server in &dns.servers {
+        if server.is_unspecified() || server.is_multicast() || server.is_loopback() {
+            let detail =
+                format!("{server} is no name server that a workload can ask; name one by its own address");
+            return invalid(detail);
+        }
+    }
+    if dns.service == NameService::Own && dns.servers.is_empty() {
+        return invalid(String::from("a workload with name servers of its own needs at least one; name it"));
+    }
+    let search: Vec<&String> = dns.search.iter().flatten().chain(&dns.search_also).collect();
+    let length: usize = search.iter().map(|domain| domain.len() + 1).sum();
+    if search.len() > SEARCH_MAX || length > SEARCH_BYTES_MAX {
+        return invalid(format!(
+            "more than {SEARCH_MAX} domains, or {SEARCH_BYTES_MAX} bytes of them, to search"
+        ));
+    }
+    for domain in search {
+        let is_label = |label: &str| {
+            !label.is_empty()
+                && label.len() <= name::NAME_BYTES_MAX
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+        };
+        let labels = domain.strip_suffix('.').unwrap_or(domain);
+        if labels.len() > 253 || !labels.split('.').all(is_label) {
+            return invalid(format!(
+                "{domain:?} is no domain that can be searched; use one such as example.org"
+            ));
+        }
+    }
+    let is_option =
+        |text: &str| !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if dns.options.len() > OPTIONS_MAX {
+        return invalid(format!("more than {OPTIONS_MAX} options of a resolver"));
+    }
+    match dns.options.iter().find(|option| !is_option(option)) {
+        Some(option) => invalid(format!("{option:?} is no option of a resolver; use one such as ndots:2")),
+        None => Ok(()),
+    }
 }

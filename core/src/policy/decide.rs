@@ -75,15 +75,15 @@ pub struct Decision {
 }
 
 /// What the rules say of a pair of ends.
-enum Verdict<'a> {
+pub(super) enum Verdict<'a> {
     Accept(&'a PolicyRecord),
     Drop(&'a PolicyRecord),
     Silent,
 }
 
 /// The rules that speak of a pair of classes.
-struct Pair<'a> {
-    rules: Vec<&'a PolicyRecord>,
+pub(super) struct Pair<'a> {
+    pub(super) rules: Vec<&'a PolicyRecord>,
     within: bool,
 }
 
@@ -93,7 +93,7 @@ fn meets(ends: &[Peer], signature: &Signature) -> bool {
 
 impl<'a> Pair<'a> {
     /// `within`: both ends are workloads; only there is isolation that an `allow` could open.
-    fn of(records: &'a Records, from: &Signature, to: &Signature, within: bool) -> Self {
+    pub(super) fn of(records: &'a Records, from: &Signature, to: &Signature, within: bool) -> Self {
         let rules = records.policies.values().filter(|rule| match rule.action {
             PolicyAction::CloseIngress => meets(&rule.to, to),
             PolicyAction::CloseEgress => meets(&rule.from, from),
@@ -102,7 +102,7 @@ impl<'a> Pair<'a> {
         Self { rules: rules.collect(), within }
     }
 
-    fn decide(&self, flow: Flow) -> Verdict<'a> {
+    pub(super) fn decide(&self, flow: Flow) -> Verdict<'a> {
         let hits = |rule: &PolicyRecord| {
             rule.ports.is_empty() || rule.ports.iter().any(|it| it.matches(flow.protocol, flow.port))
         };

@@ -12,10 +12,12 @@
 mod class;
 mod decide;
 mod kubernetes;
+mod way;
 
 pub use class::{Classes, Signature, note_classes};
 pub use decide::{Decision, Flow, Reason, by_elements, decide, element_rules, elements};
 pub use kubernetes::translate;
+pub use way::{Way, keeps_inside, way};
 
 use crate::{
     alloc_address::contains,

@@ -92,10 +92,14 @@ fn upgrades(kind: Kind) -> &'static [Upgrade] {
     match kind {
         // Subnets, gateways and ranges of both families, routes; the primary interface; classes of policies; a
         // container that goes with its end. Absent, they are what they were.
-        Kind::Node | Kind::Network | Kind::Sandbox => &[as_it_was],
+        Kind::Node | Kind::Network => &[as_it_was],
         // Then what a container may do more or less than others, and the times of its start and end.
-        Kind::Container | Kind::Operation => &[as_it_was, as_it_was],
-        Kind::Image | Kind::Policy | Kind::Offloaded | Kind::Tombstone => &[],
+        Kind::Container => &[as_it_was, as_it_was],
+        // Then how names are looked up, and other names.
+        Kind::Sandbox => &[as_it_was, as_it_was],
+        Kind::Operation => &[as_it_was, as_it_was, as_it_was],
+        Kind::Offloaded => &[as_it_was],
+        Kind::Image | Kind::Policy | Kind::Tombstone => &[],
     }
 }
 

@@ -95,6 +95,8 @@ pub fn request(name: &str) -> RunRequest {
         stop_signal: None,
         stop_grace_ms: None,
         security: Default::default(),
+        aliases: Vec::new(),
+        dns: Default::default(),
         labels: BTreeMap::new(),
         remove_on_exit: false,
     }

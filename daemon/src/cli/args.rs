@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use holdfast_core::{
     alloc_address::Wanted,
     policy::PolicyProtocol,
-    spec::{BindMount, RestartPolicy},
+    spec::{BindMount, DnsSpec, RestartPolicy},
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -178,7 +178,7 @@ pub struct Run {
     #[arg(long)]
     pub name: Option<String>,
     /// Pod to join
-    #[arg(long, conflicts_with_all = ["network", "publish", "hostname", "ip", "ip6", "mac"])]
+    #[arg(long, conflicts_with_all = ["network", "publish", "hostname", "ip", "ip6", "mac", "network_alias", "dns", "dns_search", "dns_option"])]
     pub pod: Option<String>,
     /// Network to plug it into, with or without addresses; repeated for more
     #[arg(long, value_name = "NETWORK[:ip=…,ip6=…,mac=…]", value_parser = parse::network)]
@@ -213,6 +213,9 @@ pub struct Run {
     /// Host name
     #[arg(long)]
     pub hostname: Option<String>,
+    /// Names
+    #[command(flatten)]
+    pub names: Names,
     /// Replace the image's entry point
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<String>,
@@ -233,6 +236,38 @@ pub struct Run {
     /// Command and arguments, passed on as they are
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
+}
+
+/// What a workload is called, and how it looks names up.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Names {
+    /// Name that it answers to besides its own; repeated for more
+    #[arg(long, value_name = "NAME")]
+    pub network_alias: Vec<String>,
+    /// Name server that the node asks for it, in place of the host's; repeated for more
+    #[arg(long, value_name = "ADDRESS")]
+    pub dns: Vec<IpAddr>,
+    /// Domain to search, in place of its networks' and the host's; "." searches none
+    #[arg(long, value_name = "DOMAIN")]
+    pub dns_search: Vec<String>,
+    /// Option of its resolver, such as ndots:2
+    #[arg(long, value_name = "OPTION")]
+    pub dns_option: Vec<String>,
+}
+
+impl Names {
+    /// Aliases, and the rest as a spec.
+    pub fn spec(self) -> (Vec<String>, DnsSpec) {
+        let named = !self.dns_search.is_empty();
+        let search: Vec<String> = self.dns_search.into_iter().filter(|domain| domain != ".").collect();
+        let dns = DnsSpec {
+            servers: self.dns,
+            search: named.then_some(search),
+            options: self.dns_option,
+            ..DnsSpec::default()
+        };
+        (self.network_alias, dns)
+    }
 }
 
 /// `exec`.
@@ -282,6 +317,9 @@ pub enum Pod {
         /// Host name
         #[arg(long)]
         hostname: Option<String>,
+        /// Names
+        #[command(flatten)]
+        names: Box<Names>,
         /// Label
         #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse::label)]
         label: Vec<(String, String)>,

@@ -41,6 +41,7 @@ fn request(run: args::Run) -> anyhow::Result<RunRequest> {
         (None, None) => bail!("name an image, or a directory with --rootfs"),
     };
     let (networks, addresses) = networks::plugs(run.network, run.addresses)?;
+    let (aliases, dns) = run.names.spec();
     Ok(RunRequest {
         root,
         name: run.name,
@@ -60,6 +61,8 @@ fn request(run: args::Run) -> anyhow::Result<RunRequest> {
         stop_signal: run.stop_signal,
         stop_grace_ms: run.stop_timeout.map(|seconds| u64::from(seconds) * 1_000),
         security: Default::default(),
+        aliases,
+        dns,
         labels: run.label.into_iter().collect(),
         // In the foreground this command does it, once it has read how the container ended.
         remove_on_exit: run.rm && run.detach,
@@ -272,6 +275,14 @@ mod tests {
             "HUP",
             "--stop-timeout",
             "3",
+            "--network-alias",
+            "www",
+            "--dns",
+            "192.0.2.53",
+            "--dns-search",
+            "a.example",
+            "--dns-option",
+            "ndots:2",
             "image:1",
             "-c",
             "x",
@@ -283,7 +294,9 @@ mod tests {
             "command": ["-c", "x"], "entrypoint": ["/e"], "env": [["K", "V"]],
             "mounts": [{"source": "/a", "target": "/b", "read_only": true}], "working_dir": "/w", "user": [1, 2],
             "hostname": "h", "restart": "always", "stop_signal": 1, "stop_grace_ms": 3000, "labels": {"l": "v"},
-            "remove_on_exit": false, "addresses": {},
+            "remove_on_exit": false, "addresses": {}, "aliases": ["www"],
+            "dns": {"service": "node", "servers": ["192.0.2.53"], "search": ["a.example"], "search_also": [],
+                "options": ["ndots:2"]},
         });
         assert_eq!(serde_json::to_value(request).unwrap(), expected);
     }
@@ -296,6 +309,7 @@ mod tests {
         assert!(
             brief(&["-d", "--rm", "image:1"]) && !brief(&["--rm", "image:1"]) && !brief(&["-d", "image:1"])
         );
+        assert_eq!(parsed(&["--dns-search", ".", "image:1"]).unwrap().dns.search, Some(vec![]));
         assert!(parsed(&[]).unwrap_err().to_string().contains("--rootfs"));
     }
 

@@ -82,6 +82,10 @@ fn text(report: &StatusReport) -> String {
     }
     text.push_str("\n\n");
     text.push_str(&table::render(&["PROCESS", "STATE", "PID", "SINCE", "IN PIN"], &processes(report)));
+    if !report.services.is_empty() {
+        text.push('\n');
+        text.push_str(&table::render(&["SERVICE", "STATE", "DOES"], &services(report)));
+    }
     if !report.networks.is_empty() {
         text.push('\n');
         text.push_str(&table::render(
@@ -135,6 +139,14 @@ fn processes(report: &StatusReport) -> Vec<Vec<String>> {
         ]
     };
     report.processes.iter().map(row).collect()
+}
+
+fn services(report: &StatusReport) -> Vec<Vec<String>> {
+    let row = |service: &holdfast_core::observed::ServiceObserved| {
+        let state = if service.fault.is_some() { "faulty" } else { "serves" };
+        vec![service.name.clone(), state.to_owned(), table::printable(&service.detail)]
+    };
+    report.services.iter().map(row).collect()
 }
 
 fn networks(report: &StatusReport) -> Vec<Vec<String>> {

@@ -7,8 +7,9 @@ use holdfast_core::ops::request::PodRequest;
 /// Runs a subcommand.
 pub async fn dispatch(context: &Context, pod: Pod) -> anyhow::Result<u8> {
     match pod {
-        Pod::Create { name, network, addresses, namespace, publish, hostname, label } => {
+        Pod::Create { name, network, addresses, namespace, publish, hostname, names, label } => {
             let (networks, addresses) = networks::plugs(network, addresses)?;
+            let (aliases, dns) = names.spec();
             let request = PodRequest {
                 name,
                 tenant: namespace,
@@ -17,6 +18,8 @@ pub async fn dispatch(context: &Context, pod: Pod) -> anyhow::Result<u8> {
                 ports: parse::all_ports(publish),
                 hostname,
                 labels: label.into_iter().collect(),
+                aliases,
+                dns,
             };
             let pod: PodView = output::post(context, &["pods"], &request).await?;
             output::made(context.format, &pod, &pod.id)

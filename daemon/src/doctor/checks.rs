@@ -37,7 +37,31 @@ pub fn all(paths: &Paths) -> Vec<Finding> {
         limit("max_net_namespaces", "/proc/sys/user/max_net_namespaces"),
         limit("max_mnt_namespaces", "/proc/sys/user/max_mnt_namespaces"),
         send_buffer(),
+        name_servers(paths),
     ]
+}
+
+/// Whom the node's name service asks for names outside.
+fn name_servers(paths: &Paths) -> Finding {
+    let (file, servers, faults) = holdfast_linux::dns::asked(paths);
+    let list = servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let remedy = || {
+        let own = paths.resolv_conf();
+        format!(
+            "name servers that the node can reach in {}, as in resolv.conf(5), take its place",
+            own.display()
+        )
+    };
+    match (list.is_empty(), faults.is_empty()) {
+        (false, true) => Finding::ok("name-servers", format!("{list} ({})", file.display())),
+        (true, true) => {
+            let seen = format!("{} names none: workloads know the node's names alone", file.display());
+            Finding::warn("name-servers", seen, remedy())
+        }
+        (_, false) => {
+            Finding::warn("name-servers", format!("{}: {}", file.display(), faults.join("; ")), remedy())
+        }
+    }
 }
 
 /// A number in a file of /proc/sys.

@@ -130,6 +130,7 @@ pub fn container(incarnation: u32, kill: &dyn Killer) -> ContainerPlan {
         mounts: Vec::new(),
         hostname: "case-1".to_owned(),
         hosts: Vec::new(),
+        resolver: Default::default(),
         security: Default::default(),
     }
 }
