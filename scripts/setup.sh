@@ -20,9 +20,9 @@ as_root() {
 
 install_packages() {
     # Runtime: crun conmon slirp4netns uidmap. Build: libnftnl-dev libmnl-dev pkg-config, a C compiler for the
-    # bundled SQLite. Demo and tests: busybox-static. For the operator's eyes: nftables iproute2 iputils-ping.
+    # bundled SQLite. Demo and tests: busybox-static. Tests: bind9-dnsutils. For the operator's eyes: nftables iproute2 iputils-ping.
     local wanted=(crun conmon slirp4netns uidmap libnftnl-dev libmnl-dev pkg-config busybox-static
-        nftables iproute2 iputils-ping) missing=() package
+        nftables iproute2 iputils-ping bind9-dnsutils) missing=() package
     # podman with runc: its crun refuses a machine with hybrid cgroups.
     [ "$1" = --bench ] && wanted+=(podman runc)
     command -v cc >/dev/null || wanted+=(gcc libc6-dev)

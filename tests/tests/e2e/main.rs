@@ -9,6 +9,7 @@
 mod api;
 mod concurrency;
 mod containers;
+mod dns;
 mod drift;
 mod http;
 mod images;
@@ -63,6 +64,10 @@ const CASES: &[Case] = &[
     case("published_ports_from_inside_and_as_they_are", plugs::published_from_inside),
     case("policies_open_and_close_what_they_name", policies::rules_by_packets),
     case("a_network_policy_document_is_what_it_is_in_kubernetes", policies::document_by_packets),
+    case("names_are_told_to_whoever_reaches_them", dns::names),
+    case("names_outside_are_asked_of_whom_the_host_asks", dns::outside),
+    case("no_query_is_lost_while_containers_start", dns::no_query_lost),
+    case("names_are_answered_without_the_daemon", dns::daemon_and_control_away),
     case("a_published_port_answers_at_once_and_over_restarts", ports::answers_at_once),
     case("a_taken_port_is_refused_and_leaves_nothing", ports::taken_is_refused),
     case("bring_up_with_nothing_to_do", recovery::nothing),
