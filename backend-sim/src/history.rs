@@ -12,6 +12,7 @@ use crate::{
     executor::{End, Executor, Stepping, Task},
     fault::{FaultKind, FaultPlan},
 };
+use futures_util::lock::Mutex as Turn;
 use holdfast_core::{
     driver::{self, BringUpReport, Session, Trigger},
     ops::request::{
@@ -21,7 +22,6 @@ use holdfast_core::{
     time::Span,
     world::Clock,
 };
-use futures_util::lock::Mutex as Turn;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,

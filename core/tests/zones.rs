@@ -130,7 +130,8 @@ fn names_are_told_to_whoever_can_reach_them() {
 #[test]
 fn names_follow_policies() {
     let tcp = |port| PortMatch { protocol: Some(PolicyProtocol::Tcp), ports: Some((port, port)) };
-    let rules: [(&str, PolicyAction, &[&str], &[&str], Vec<PortMatch>); 6] = [
+    type Rule<'a> = (&'a str, PolicyAction, &'a [&'a str], &'a [&'a str], Vec<PortMatch>);
+    let rules: [Rule<'_>; 6] = [
         ("a", PolicyAction::Deny, &["web"], &["db"], vec![]),
         ("b", PolicyAction::Deny, &["db"], &["web"], vec![tcp(80)]),
         ("c", PolicyAction::Allow, &["other"], &["web"], vec![tcp(443)]),

@@ -118,7 +118,8 @@ impl World {
 
     /// Makes the node ask this server; it looks at the file once a second.
     fn used_by(&self, node: &Node) -> Result<()> {
-        resolv_conf(node, &format!("nameserver [127.0.0.1]:{}\n", self.port))
+        let server = format!("10.0.2.2:{}", self.port);
+        resolv_conf(node, &format!("nameserver [127.0.0.1]:{}\n", self.port), &server)
     }
 
     fn asked(&self) -> Vec<String> {
@@ -135,11 +136,11 @@ impl Drop for World {
     }
 }
 
-fn resolv_conf(node: &Node, text: &str) -> Result<()> {
-    let path: PathBuf = node.root.join("resolv.conf");
-    std::fs::write(path, text)?;
-    std::thread::sleep(Duration::from_millis(2_100));
-    Ok(())
+/// Says whom the node is to ask, and waits until status says that it does.
+fn resolv_conf(node: &Node, text: &str, server: &str) -> Result<()> {
+    std::fs::write(node.root.join("resolv.conf"), text)?;
+    let asks = format!("asks {server} for others");
+    poll::until(&asks, HEAL_DEADLINE, || Ok(status(node)?.to_string().contains(&asks).then_some(())))
 }
 
 /// The name that a packet asks for, and an answer: RFC 1035, 4.1.
@@ -300,11 +301,11 @@ pub fn outside(context: &Context) -> Result<()> {
     told(node, "web", "new.example.org.", &["192.0.2.7"])?;
     // Asking itself is refused, and said.
     let gateway = text(&node.json("network inspect default")?, "/gateway4").to_owned();
-    resolv_conf(node, &format!("nameserver {gateway}\n"))?;
+    resolv_conf(node, &format!("nameserver {gateway}\n"), &format!("{gateway}:53"))?;
     denied(node, "web", "loop.example.org. A", "REFUSED")?;
     let report = status(node)?;
     ensure!(report.to_string().contains("is the node itself"), "{report}");
-    resolv_conf(node, "")?;
+    resolv_conf(node, "", "nobody")?;
     // A workload's own server: its answers are nobody else's.
     digger(node, "own", &format!("--dns {} --dns-search a.example --dns-option ndots:3", "192.0.2.99"))?;
     let file = node.sh("exec own cat /etc/resolv.conf")?;
@@ -400,9 +401,9 @@ pub fn daemon_and_control_away(context: &Context) -> Result<()> {
     let processes = whole(node)?;
     // The control answers alone: nothing here starts a daemon until the questions are over.
     asking(node, "asker", "db", &expected)?;
-    std::thread::sleep(Duration::from_millis(500));
+    poll::rest(Duration::from_millis(500));
     process::kill_all(&[processes.get(Role::Daemon)])?;
-    std::thread::sleep(Duration::from_secs(1));
+    poll::rest(Duration::from_secs(1));
     let (asked, lost) = over(node, "asker")?;
     ensure!(
         lost.is_empty() && asked > 5,
