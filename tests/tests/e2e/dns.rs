@@ -325,7 +325,7 @@ pub fn outside(context: &Context) -> Result<()> {
 /// no answer, or a wrong one. It outlives the daemon, as `exec` would not.
 fn asking(node: &Node, asker: &str, name: &str, expected: &str) -> Result<()> {
     let script = format!(
-        "n=0; while ! [ -e /tmp/over ]; do a=$(dig +short +tries=1 +time=2 {name}.); n=$((n+1)); \
+        "n=0; while ! [ -e /tmp/over ]; do a=$(dig +short +tries=1 +time=6 {name}.); n=$((n+1)); \
          [ \"$a\" = {expected} ] || echo \"lost: $a\"; done; echo \"asked: $n\""
     );
     let root = dig_root(node)?.display().to_string();
